@@ -24,6 +24,7 @@ FILES = ["a", "b", "c", "d/a", "d/b", "e/a"]
 
 class Replicas(unittest.TestCase):
     VOLUMES = ()  # which of them are on volumes
+    EVERY = None  # so many blocks a snapshot is kept
 
     def setUp(self):
         target = os.path.dirname(os.environ["SYSTX_BUILT"])
@@ -35,7 +36,7 @@ class Replicas(unittest.TestCase):
         self.all = []
         self.addCleanup(lambda: [one.kill() for one in self.all])
         try:
-            self.all = replicas.replicas(self.site, self.VOLUMES)
+            self.all = replicas.replicas(self.site, self.VOLUMES, self.EVERY)
         except validators.Missing as why:
             self.skipTest(str(why))
         self.acknowledged, self.chance = set(), random.Random(SEED)
@@ -51,9 +52,9 @@ class Replicas(unittest.TestCase):
         """All have the same hash after each block, and the same files; what these are."""
         every = every or self.all
         end = replicas.until_equal(every)
-        first = every[0]
+        first, begin = every[0], max(one.earliest() for one in every)
         for other in every[1:]:
-            self.assertEqual(other.hashes(end), first.hashes(end), self.told())
+            self.assertEqual(other.hashes(begin, end), first.hashes(begin, end), self.told())
             self.assertEqual(other.files(), first.files(), self.told())
         return first.files()
 
@@ -172,6 +173,40 @@ class Same(Compared):
 
     def test_one_is_killed_under_load_and_comes_back_and_one_is_replaced(self):
         self.killed_and_replaced()
+
+
+class Snapshots(Compared):
+    """Nobody has the first blocks any more."""
+
+    VOLUMES = (1, 3)
+    EVERY = 4
+
+    def test_one_that_is_replaced_begins_with_a_snapshot_also_if_it_is_killed_meanwhile(self):
+        self.begin()
+        self.done(self.all[0], "ln a second; mkfifo p; ln -s nowhere l; chmod 640 b")
+        one, others = self.all[3], self.all[:3]
+        with Load(self, others) as load:
+            load.goes_on(6)
+            one.kill()
+            validators.until(lambda: min(other.earliest() for other in others) > 1,
+                             "they have no first blocks any more", 240)
+            one.forget()
+            one.syncs_from(others)
+            one.start()
+            validators.until(lambda: "takes a snapshot" in one.whole_log(), "it is offered", 240)
+            one.kill()
+            one.start()
+            validators.until(lambda: one.in_place() > 0 and one.height() > 0,
+                             "it has a snapshot", 240)
+        self.agree()
+        self.assertGreater(one.earliest(), 1)
+        self.done(one, "echo here > here")
+        # The next start reads all, and has the blocks after the snapshot.
+        one.kill()
+        self.done(others[0], "echo there > there")
+        one.start()
+        have = self.agree()
+        self.assertEqual((have["here"].content, have["there"].content), (b"here\n", b"there\n"))
 
 
 class Small(Compared):

@@ -24,13 +24,14 @@ Found = collections.namedtuple("Found", "mode owner xattrs content names")
 class Replica(validators.Validator):
     """One of them."""
 
-    def __init__(self, site, number, comet, home, is_volume):
+    def __init__(self, site, number, comet, home, is_volume, every):
         self.site, self.tree = site, f"{site.volume}/r{number}"
         self.image = f"{site.base}/r{number}.img" if is_volume else None
         self.socket, self.size = f"{site.base}/r{number}.sock", "64M"
         program = f"{site.target}/systx-replicate"
+        keeps = [f"{site.base}/snapshots{number}", str(every), "prune"] if every else []
         command = lambda address: [program, self.tree, self.socket,  # noqa: E731
-                                   f"{address}:26658", f"{address}:26657"]
+                                   f"{address}:26658", f"{address}:26657", *keeps]
         super().__init__(Holder(site), number, comet, command, home, OPTIONS)
 
     def guard(self):
@@ -96,10 +97,10 @@ class Replica(validators.Validator):
                 found[name] = Found(stat.filemode(meta.st_mode), owner, xattrs, content, same)
         return {name: one._replace(names=tuple(sorted(one.names))) for name, one in found.items()}
 
-    def hashes(self, end):
+    def hashes(self, begin, end):
         """After each block but the last one, as the next one has them."""
         block = lambda n: self.client.call("block", height=str(n))["block"]  # noqa: E731
-        return [block(height)["header"]["app_hash"] for height in range(1, end + 1)]
+        return [block(height)["header"]["app_hash"] for height in range(begin, end + 1)]
 
 
 class Holder:
@@ -109,19 +110,20 @@ class Holder:
         self.site = site
 
 
-def replicas(site, volumes=()):
-    """Four that run, those with these numbers on volumes; Missing if the engine cannot be had."""
+def replicas(site, volumes=(), every=None):
+    """Four that run, those with these numbers on volumes, with a snapshot after every so many
+    blocks; Missing if the engine cannot be had."""
     comet = validators.engine(os.path.dirname(site.target))
     validators.own_network()
     made = f"{site.base}/nodes"
     subprocess.run([comet, "testnet", "--v", "4", "--o", made, "--starting-ip-address",
                     "127.0.0.2", "--populate-persistent-peers"], check=True, capture_output=True)
-    every = [Replica(site, n, comet, f"{made}/node{n}", n in volumes) for n in range(4)]
-    for one in every:
+    all_ = [Replica(site, n, comet, f"{made}/node{n}", n in volumes, every) for n in range(4)]
+    for one in all_:
         one.start()
-    for one in every:
+    for one in all_:
         validators.until(lambda: one.height() >= 1, f"{one.address} has a block; {one.log()}", 60)
-    return every
+    return all_
 
 
 def until_equal(every):

@@ -5,6 +5,7 @@ pub mod install;
 pub mod limits;
 pub mod model;
 pub mod replica;
+pub mod snapshot;
 pub mod socket;
 pub mod versions;
 

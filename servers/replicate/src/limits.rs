@@ -1,5 +1,5 @@
-//! What is refused since some file system, or the kernel, would refuse it: all replicas have to find
-//! that before anything is installed, and find the same, whatever their file systems are.
+//! What is refused since some file system, or the kernel, would refuse it: all replicas have to
+//! find that before anything is installed, and find the same, whatever their file systems are.
 
 use crate::OWN;
 use crate::model::{Kind, shown};

@@ -1,21 +1,32 @@
-//! `systx-replicate DIR SOCKET ADDRESS ENGINE`: the certifier of DIR at SOCKET, which is the
-//! application of a CometBFT that calls it at ADDRESS and is asked at ENGINE.
+//! `systx-replicate DIR SOCKET ADDRESS ENGINE [SNAPSHOTS EVERY [prune]]`: the certifier of DIR at
+//! SOCKET, which is the application of a CometBFT that calls it at ADDRESS and is asked at ENGINE.
+//! In SNAPSHOTS it keeps what others may begin with, of one in EVERY blocks; with `prune` the engine
+//! keeps no blocks before the oldest of these.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use systx_protocol::certify::Verdict;
+use systx_replicate::model::Hash;
 use systx_replicate::replica::{Replica, Request, Waiting};
 use systx_replicate::socket;
+use systx_snapshots::{Coming, Kept};
 use tendermint_abci::{Application, ServerBuilder};
 use tendermint_proto::v0_38::abci::{
-    ExecTxResult, RequestCheckTx, RequestFinalizeBlock, RequestInfo, RequestInitChain,
+    ExecTxResult, RequestApplySnapshotChunk, RequestCheckTx, RequestFinalizeBlock, RequestInfo,
+    RequestInitChain, RequestLoadSnapshotChunk, RequestOfferSnapshot, ResponseApplySnapshotChunk,
     ResponseCheckTx, ResponseCommit, ResponseFinalizeBlock, ResponseInfo, ResponseInitChain,
+    ResponseListSnapshots, ResponseLoadSnapshotChunk, ResponseOfferSnapshot,
 };
 
 /// The engine has several connections to it.
 #[derive(Clone)]
-struct App(Arc<Mutex<Replica>>);
+struct App {
+    replica: Arc<Mutex<Replica>>,
+    coming: Arc<Mutex<Coming>>,
+    kept: Option<Arc<Kept>>,
+    prunes: bool,
+}
 
 /// The engine has no answer for a state that cannot be gone on with: it has to see that its
 /// application is away.
@@ -25,8 +36,12 @@ fn give_up(why: impl std::fmt::Display) -> ! {
 }
 
 impl App {
+    fn coming(&self) -> MutexGuard<'_, Coming> {
+        self.coming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn replica(&self) -> MutexGuard<'_, Replica> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.replica.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -69,22 +84,57 @@ impl Application for App {
 
     fn commit(&self) -> ResponseCommit {
         self.replica().commit().unwrap_or_else(|e| give_up(e));
-        ResponseCommit::default()
+        let oldest = self.kept.as_ref().filter(|_| self.prunes).and_then(|kept| kept.oldest());
+        ResponseCommit { retain_height: oldest.unwrap_or(0) as i64 }
     }
+
+    fn list_snapshots(&self) -> ResponseListSnapshots {
+        self.kept.as_ref().map(|kept| kept.list()).unwrap_or_default()
+    }
+
+    fn load_snapshot_chunk(&self, request: RequestLoadSnapshotChunk) -> ResponseLoadSnapshotChunk {
+        self.kept.as_ref().map(|kept| kept.load(&request)).unwrap_or_default()
+    }
+
+    fn offer_snapshot(&self, request: RequestOfferSnapshot) -> ResponseOfferSnapshot {
+        self.coming().offer(&request)
+    }
+
+    fn apply_snapshot_chunk(
+        &self,
+        request: RequestApplySnapshotChunk,
+    ) -> ResponseApplySnapshotChunk {
+        let restore =
+            |height, root: &Hash, bytes: &[u8]| self.replica().restore(height, root, bytes);
+        self.coming().chunk(&request, restore)
+    }
+}
+
+const USAGE: &str = "usage: systx-replicate DIR SOCKET ADDRESS ENGINE [SNAPSHOTS EVERY [prune]]";
+
+fn keep(dir: &str, every: &str) -> Arc<Kept> {
+    let every = every.parse().unwrap_or_else(|_| give_up(USAGE));
+    Arc::new(Kept::open(Path::new(dir), every).unwrap_or_else(|e| give_up(e)))
 }
 
 fn main() {
     let words: Vec<String> = std::env::args().collect();
-    let [_, dir, at, address, engine] = &words[..] else {
-        give_up("usage: systx-replicate DIR SOCKET ADDRESS ENGINE")
+    let [_, dir, at, address, engine, rest @ ..] = &words[..] else { give_up(USAGE) };
+    let (kept, prunes) = match rest {
+        [] => (None, false),
+        [snapshots, every] => (Some(keep(snapshots, every)), false),
+        [snapshots, every, word] if word == "prune" => (Some(keep(snapshots, every)), true),
+        _ => give_up(USAGE),
     };
     // What an earlier one has left; nobody listens at it.
     let _ = std::fs::remove_file(at);
     let listener = UnixListener::bind(at).unwrap_or_else(|e| give_up(format!("{at}: {e}")));
     let waiting = Arc::new(Waiting::default());
-    let replica =
+    let mut replica =
         Replica::open(Path::new(dir), Arc::clone(&waiting)).unwrap_or_else(|e| give_up(e));
-    let app = App(Arc::new(Mutex::new(replica)));
+    kept.iter().for_each(|kept| replica.keep(Arc::clone(kept)));
+    let (replica, coming) = (Arc::new(Mutex::new(replica)), Arc::default());
+    let app = App { replica, coming, kept, prunes };
     let bound = ServerBuilder::default().bind(address, app);
     let bound = bound.unwrap_or_else(|e| give_up(format!("{address}: {e}")));
     let engine = engine.clone();

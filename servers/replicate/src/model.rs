@@ -168,12 +168,9 @@ fn bucket(path: &[u8]) -> usize {
 }
 
 impl Model {
-    /// Of what is there.
-    ///
-    /// # Errors
-    /// It cannot be read, or what is in it has a name elsewhere.
-    pub fn read(dir: &Path) -> io::Result<Model> {
-        let mut model = Model {
+    /// Of an empty directory.
+    pub fn empty(dir: &Path) -> Model {
+        Model {
             dir: dir.to_owned(),
             leaves: BTreeMap::new(),
             groups: HashMap::new(),
@@ -181,7 +178,20 @@ impl Model {
             buckets: vec![BTreeMap::new(); BUCKETS],
             sums: vec![None; BUCKETS],
             moved: Vec::new(),
-        };
+        }
+    }
+
+    /// The names that are in the directory itself.
+    pub fn tops(&self) -> Vec<Vec<u8>> {
+        self.leaves.keys().filter(|path| !path.contains(&b'/')).cloned().collect()
+    }
+
+    /// Of what is there.
+    ///
+    /// # Errors
+    /// It cannot be read, or what is in it has a name elsewhere.
+    pub fn read(dir: &Path) -> io::Result<Model> {
+        let mut model = Model::empty(dir);
         // Objects with several names: the number of each, and how many names are to be met.
         let mut several: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
         let mut todo = vec![Vec::new()];
@@ -487,6 +497,11 @@ impl Model {
     }
 }
 
+/// The hash of a replica: of its content, and of when what changed last.
+pub fn combined(content: Hash, versions: Hash) -> Hash {
+    Sha256::new().chain_update(content).chain_update(versions).finalize().into()
+}
+
 /// Where what is at a path now was before.
 fn was(moved: &Moves, path: &[u8]) -> Vec<u8> {
     let inside = |new: &[u8]| match path.strip_prefix(new)? {
@@ -519,7 +534,8 @@ pub fn shown(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
-fn join(above: &[u8], name: &[u8]) -> Vec<u8> {
+/// A path of a name below another one.
+pub fn join(above: &[u8], name: &[u8]) -> Vec<u8> {
     if above.is_empty() { name.to_vec() } else { [above, b"/", name].concat() }
 }
 

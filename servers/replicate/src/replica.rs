@@ -1,7 +1,8 @@
 //! One replica: what it has, and what a block does to it.
 
 use crate::install::install;
-use crate::model::{Applied, Changed, Failed, Hash, Model, shown};
+use crate::model::{Applied, Changed, Failed, Hash, Model, combined, shown};
+use crate::snapshot::{Checked, State};
 use crate::versions::{Versions, WINDOW};
 use crate::{OWN, wrong};
 use rustix::io::Errno;
@@ -12,11 +13,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use systx::Flags;
 use systx_protocol::certify::{Key, Offer, Verdict};
+use systx_snapshots::Kept;
 
 /// How long the daemon may be away.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -103,6 +105,10 @@ pub struct Replica {
     height: u64,
     root: Hash,
     ready: Option<Ready>,
+    /// The last block that has changed something.
+    last: u64,
+    /// Where others get what they begin with.
+    kept: Option<Arc<Kept>>,
     waiting: Arc<Waiting>,
 }
 
@@ -137,7 +143,6 @@ impl Replica {
     pub fn open(dir: &Path, waiting: Arc<Waiting>) -> io::Result<Replica> {
         systx::set_patience(PATIENCE);
         let mut model = Model::read(dir)?;
-        let root = model.root();
         let mut slots = Vec::new();
         for n in 0..WINDOW {
             match read_slot(&slot(dir, n)) {
@@ -148,6 +153,7 @@ impl Replica {
         slots.sort_by_key(|(height, ..)| *height);
         let mut versions = Versions::default();
         slots.iter().for_each(|(at, _, keys)| versions.add(*at, keys));
+        let root = combined(model.root(), versions.digest());
         let height = match slots.last() {
             Some((at, hash, _)) if *hash != root => {
                 return Err(wrong(format!("{} is not what block {at} has left", dir.display())));
@@ -156,7 +162,13 @@ impl Replica {
         };
         waiting.height.store(height, Ordering::Release);
         let placed = (height, root);
-        Ok(Replica { dir: dir.into(), model, versions, height, root, placed, ready: None, waiting })
+        let (dir, ready, last, kept) = (dir.to_owned(), None, height, None);
+        Ok(Replica { dir, model, versions, height, root, placed, ready, last, kept, waiting })
+    }
+
+    /// Snapshots are kept from now on.
+    pub fn keep(&mut self, kept: Arc<Kept>) {
+        self.kept = Some(kept);
     }
 
     /// The last block that is in place, and the hash after it.
@@ -195,7 +207,7 @@ impl Replica {
             ready.verdicts.push((request.number, verdict.clone()));
             ready.answers.push(verdict);
         }
-        (self.height, self.root) = (height, self.model.root());
+        (self.height, self.root) = (height, combined(self.model.root(), self.versions.digest()));
         let answers = ready.answers.clone();
         self.ready = Some(ready);
         Ok((answers, self.root))
@@ -231,6 +243,10 @@ impl Replica {
         let Some(ready) = self.ready.take() else { return Ok(()) };
         if !ready.accepted.is_empty() {
             self.place(&ready.accepted)?;
+            let before = std::mem::replace(&mut self.last, self.height);
+            if let Some(kept) = self.kept.clone().filter(|kept| kept.is_due(before, self.height)) {
+                self.snapshot(kept);
+            }
         }
         self.model.is_placed();
         self.placed = (self.height, self.root);
@@ -262,6 +278,70 @@ impl Replica {
                 self.height
             ))
         })
+    }
+}
+
+impl Replica {
+    /// Keeps a snapshot of what is in place now. It is read while later blocks are executed; they
+    /// wait only until its moment is fixed.
+    fn snapshot(&self, kept: Arc<Kept>) {
+        let (dir, height, root) = (self.dir.clone(), self.height, self.root);
+        let blocks = self.versions.all();
+        let (begun, is_begun) = channel();
+        std::thread::spawn(move || {
+            let gathered = systx::atomic(&dir, Flags::READ_ONLY, |_| {
+                // Who waits for it may have gone on.
+                let _ = begun.send(());
+                State::gather(&dir, blocks.clone())
+            });
+            let checked = gathered.and_then(|state| {
+                state.check(&dir, height, &root)?;
+                kept.keep(height, &state.encode())
+            });
+            if let Err(why) = checked {
+                eprintln!("systx-replicate: no snapshot of block {height}: {why}");
+            }
+        });
+        let _ = is_begun.recv_timeout(PATIENCE);
+    }
+
+    /// Begins with a snapshot, in place of all that is there.
+    ///
+    /// # Errors
+    /// It is not what all have at that height, and nothing has changed; or it cannot be put in its
+    /// place.
+    pub fn restore(&mut self, height: u64, root: &Hash, bytes: &[u8]) -> io::Result<()> {
+        let tops = self.model.tops();
+        if self.placed.0 == 0 && !tops.is_empty() {
+            let dir = self.dir.display();
+            return Err(wrong(format!(
+                "{dir} is neither a replica nor empty: make it empty first"
+            )));
+        }
+        let state = State::decode(bytes)?;
+        let Checked { model, versions, changed } = state.check(&self.dir, height, root)?;
+        let State { blocks, all } = state;
+        let offer = Offer { taken: tops, ..all };
+        let place = RefCell::new(Vec::new());
+        let own = self.dir.join(OWN);
+        durably(&self.dir, height, || {
+            match fs::remove_dir_all(&own) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                other => other?,
+            }
+            fs::create_dir_all(own.join("taken"))?;
+            install(&self.dir, &offer, &changed, &place)?;
+            for (at, keys) in &blocks {
+                let keys = Offer { txn: *at, reads: keys.clone(), ..Offer::default() };
+                fs::write(slot(&self.dir, *at), [&root[..], &keys.encode()].concat())?;
+            }
+            Ok(())
+        })
+        .map_err(|e| wrong(format!("at {:?}: {e}", shown(&place.borrow()))))?;
+        (self.model, self.versions, self.ready) = (model, versions, None);
+        (self.height, self.root, self.last, self.placed) = (height, *root, height, (height, *root));
+        self.waiting.height.store(height, Ordering::Release);
+        Ok(())
     }
 }
 

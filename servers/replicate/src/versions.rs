@@ -1,6 +1,8 @@
 //! When each path, and the names of each directory, last changed: as far back as a request may be
 //! old.
 
+use crate::model::Hash;
+use sha2::{Digest, Sha256};
 use std::collections::{HashMap, VecDeque};
 use systx_protocol::certify::{Key, Offer};
 
@@ -11,7 +13,14 @@ pub const WINDOW: u64 = 256;
 #[derive(Default)]
 pub struct Versions {
     changed: HashMap<Key, u64>,
-    blocks: VecDeque<(u64, Vec<Key>)>,
+    blocks: VecDeque<Block>,
+}
+
+struct Block {
+    height: u64,
+    keys: Vec<Key>,
+    /// Of these, once it was asked for.
+    hash: Option<Hash>,
 }
 
 impl Versions {
@@ -37,11 +46,15 @@ impl Versions {
     pub fn add(&mut self, block: u64, keys: &[Key]) {
         self.changed.extend(keys.iter().map(|key| (key.clone(), block)));
         match self.blocks.back_mut() {
-            Some((height, all)) if *height == block => all.extend_from_slice(keys),
-            _ => self.blocks.push_back((block, keys.to_vec())),
+            Some(last) if last.height == block => {
+                last.keys.extend_from_slice(keys);
+                last.hash = None;
+            }
+            _ => self.blocks.push_back(Block { height: block, keys: keys.to_vec(), hash: None }),
         }
-        while self.blocks.front().is_some_and(|(height, _)| height + WINDOW < block) {
-            let Some((height, old)) = self.blocks.pop_front() else { break };
+        // As the slots in the directory: the one of this block was that of the one before.
+        while self.blocks.front().is_some_and(|first| first.height + WINDOW <= block) {
+            let Some(Block { height, keys: old, .. }) = self.blocks.pop_front() else { break };
             for key in old {
                 if self.changed.get(&key) == Some(&height) {
                     self.changed.remove(&key);
@@ -52,8 +65,26 @@ impl Versions {
 
     /// What a block has changed.
     pub fn of(&self, block: u64) -> Vec<Key> {
-        let found = self.blocks.iter().find(|(height, _)| *height == block);
-        found.map(|(_, keys)| keys.clone()).unwrap_or_default()
+        let found = self.blocks.iter().find(|one| one.height == block);
+        found.map(|one| one.keys.clone()).unwrap_or_default()
+    }
+
+    /// What all blocks have changed that count.
+    pub fn all(&self) -> Vec<(u64, Vec<Key>)> {
+        self.blocks.iter().map(|one| (one.height, one.keys.clone())).collect()
+    }
+
+    /// The hash of that.
+    pub fn digest(&mut self) -> Hash {
+        let mut all = Sha256::new();
+        for Block { height, keys, hash } in &mut self.blocks {
+            all.update(height.to_le_bytes());
+            all.update(hash.get_or_insert_with(|| {
+                let block = Offer { txn: *height, reads: keys.clone(), ..Offer::default() };
+                Sha256::digest(block.encode()).into()
+            }));
+        }
+        all.finalize().into()
     }
 }
 

@@ -290,3 +290,39 @@ fn a_name_outside_of_the_directory_is_refused_at_the_start() {
         assert!(why.contains("outside"), "{why}");
     });
 }
+
+/// Names come again as names of one file, and what is not what it should be is not taken.
+#[test]
+fn a_snapshot_comes_to_the_same_hash_and_nothing_else_does() {
+    use crate::snapshot::State;
+    with("snapshot", &[("d/a", "one"), ("b", "two")], |dir, _| {
+        std::fs::hard_link(dir.join("d/a"), dir.join("c")).unwrap();
+        std::os::unix::fs::symlink("x", dir.join("l")).unwrap();
+        let mut model = Model::read(dir).unwrap();
+        let keys = vec![Key::At(b"b".to_vec())];
+        let mut versions = crate::versions::Versions::default();
+        versions.add(7, &keys);
+        let root = combined(model.root(), versions.digest());
+        let state = State::gather(dir, vec![(7, keys)]).unwrap();
+        let bytes = state.encode();
+        let came = State::decode(&bytes).unwrap();
+        let mut checked = came.check(dir, 7, &root).unwrap();
+        assert_eq!(checked.model.root(), model.root());
+        assert!(came.check(dir, 8, &root).is_err() && came.check(dir, 7, &[0; 32]).is_err());
+        let changes: [fn(&mut State); 5] = [
+            |state| state.blocks[0].1.clear(),
+            |state| state.blocks.insert(0, (6, vec![Key::At(b"z".to_vec())])),
+            |state| state.all.placed[0].0 = b"..".to_vec(),
+            |state| state.all.set[0].owner = Some((1, 1)),
+            |state| drop(state.all.set.remove(0)),
+        ];
+        for change in changes {
+            let mut state = State::decode(&bytes).unwrap();
+            change(&mut state);
+            assert!(state.check(dir, 7, &root).is_err());
+        }
+        for end in (0..bytes.len()).step_by(7) {
+            assert!(State::decode(&bytes[..end]).is_err(), "{end} bytes of it");
+        }
+    });
+}
