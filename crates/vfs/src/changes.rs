@@ -159,7 +159,7 @@ impl View {
     /// What the transaction has met, by the host paths that it had before: of `true` it has read
     /// which names there are, of the others all else.
     pub fn met(&self) -> Vec<(Vec<u8>, bool)> {
-        let objects = self.vol.engine.workset_objects(self.txn);
+        let objects = self.vol.engine.workset_objects(self.work.txn);
         let st = self.state.lock();
         let of = |(id, node): (NodeId, &Node)| Some((node.base.as_ref()?.oid(), id));
         let known: HashMap<Oid, NodeId> = st.nodes.iter().filter_map(of).collect();

@@ -8,12 +8,11 @@
 //! stale object that this transaction changed as well is a lost update.
 
 use crate::content::PAGE;
-use crate::view::View;
 use crate::volume::Volume;
-use systx_base::{Oid, TxnId};
+use systx_base::Oid;
 use systx_store::io::Stamp;
 use systx_store::writeset::{Attrs, Content, Extent, Ix, Origin, WriteSet};
-use systx_txn::{Access, Conflict, Isolation, Object, Opponent, Side};
+use systx_txn::Object;
 
 /// Every object of the engine that a write set changes.
 pub fn written(vol: &Volume, set: &WriteSet) -> Vec<Object> {
@@ -69,46 +68,12 @@ fn pages(oid: Oid, extent: &Extent) -> Option<Object> {
     Some(Object::Pages { oid, first, last })
 }
 
-fn overlaps(a: &Object, b: &Object) -> bool {
+pub(crate) fn overlaps(a: &Object, b: &Object) -> bool {
     match (a, b) {
         (
             Object::Pages { oid: a, first: a0, last: a1 },
             Object::Pages { oid: b, first: b0, last: b1 },
         ) => a == b && a0 <= b1 && b0 <= a1,
         _ => a == b,
-    }
-}
-
-impl View {
-    /// Records what a write set changes as written by transaction `id` (this one, or one that
-    /// commits a part of it), and under snapshot isolation checks that nobody committed a change of
-    /// it first.
-    ///
-    /// # Errors
-    /// The conflict that it lost; `None` if the engine knows it.
-    pub fn claim(&self, id: TxnId, set: &WriteSet) -> Result<(), Option<Conflict>> {
-        let engine = &self.vol.engine;
-        let objects = written(&self.vol, set);
-        for object in &objects {
-            loop {
-                match engine.write(id, object.as_ref()) {
-                    Access::Granted => break,
-                    Access::Doomed => return Err(None),
-                    Access::Wait(winner) => engine.wait_installed(winner),
-                }
-            }
-        }
-        if self.isolation != Isolation::Snapshot {
-            return Ok(());
-        }
-        // Only now: from here on nobody can commit a change of what was claimed.
-        let stale: Vec<(Object, Opponent)> = engine.stale_reads(self.txn);
-        for (object, opponent) in stale {
-            if objects.iter().any(|mine| overlaps(mine, &object)) {
-                let (mine, theirs) = (Side::Write, Side::Write);
-                return Err(Some(Conflict { object, opponent, mine, theirs }));
-            }
-        }
-        Ok(())
     }
 }

@@ -113,7 +113,7 @@ impl View {
                 any
             }
         };
-        any && self.isolation == Isolation::Serializable
+        any && self.work.isolation == Isolation::Serializable
             && !self.others.is_guarded()
             && may.is_one(&st.path_in(&self.vol, dir, name))
     }
@@ -126,12 +126,12 @@ impl View {
         }
         let base = st.base(node)?.clone();
         let oid = base.oid();
-        self.read_of(ObjectRef::Size(oid))?;
+        self.work.read_of(ObjectRef::Size(oid))?;
         if st.nodes.get(node).is_some_and(Node::is_changed) {
             let end = base.stamp.size / PAGE;
-            self.read_of(ObjectRef::Pages { oid, first: end, last: end })?;
-            self.write_of(ObjectRef::Pages { oid, first: end, last: u64::MAX })?;
-            self.write_of(ObjectRef::Size(oid))?;
+            self.work.read_of(ObjectRef::Pages { oid, first: end, last: end })?;
+            self.work.write_of(ObjectRef::Pages { oid, first: end, last: u64::MAX })?;
+            self.work.write_of(ObjectRef::Size(oid))?;
         }
         // Who appended before that was recorded has not met this transaction.
         let (dir, name) = self.backing_place(st, node)?;
@@ -141,7 +141,7 @@ impl View {
         match now {
             Ok(now) if now.stamp() == base.stamp => Ok(()),
             Err(e) if !is_gone(&e) => Err(errno(e)),
-            _ => Err(self.outsider(ObjectRef::Size(oid))),
+            _ => Err(self.work.outsider(ObjectRef::Size(oid))),
         }
     }
 
@@ -166,7 +166,7 @@ impl View {
         let now = self.tree().stat(&handle).map_err(errno)?;
         let Some(file) = st.growing.files.get_mut(&node) else { return Ok(()) };
         if !file.has_grown_to(&base, &now) {
-            return Err(self.outsider(ObjectRef::Size(base.oid())));
+            return Err(self.work.outsider(ObjectRef::Size(base.oid())));
         }
         file.tail = Some(tail);
         Ok(())

@@ -80,7 +80,7 @@ impl<'v> Handover<'v> {
         if stat.id != base.stamp.id {
             return Err(Errno::STALE);
         }
-        Ok((view.bare(&handle).clone(), stat.id, stat.kind))
+        Ok((view.work.bare(&handle).clone(), stat.id, stat.kind))
     }
 
     /// The committed objects that have names, and their nodes.

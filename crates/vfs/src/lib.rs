@@ -36,3 +36,4 @@ pub mod snapshot;
 pub mod validate;
 pub mod view;
 pub mod volume;
+mod workset;

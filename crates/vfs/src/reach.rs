@@ -17,7 +17,7 @@ impl View {
             let base = st.base(id)?;
             let Some((parent, name)) = &base.place else { continue };
             let parent_oid = st.base(*parent)?.oid();
-            let gone = || self.outsider(ObjectRef::Entry { dir: parent_oid, name });
+            let gone = || self.work.outsider(ObjectRef::Entry { dir: parent_oid, name });
             handle = match self.tree().open_dir(&handle, name) {
                 Ok(handle) => handle,
                 Err(e) if is_gone(&e) => return Err(gone()),
@@ -64,11 +64,12 @@ impl View {
         }
         let base = st.base(node)?;
         // What programs have stored in mappings of it comes first; that of a snapshot has come.
-        let settled = self.is_frozen(base.oid()) || self.others.flush(self.txn, base.stamp.id);
+        let settled =
+            self.work.is_frozen(base.oid()) || self.others.flush(self.work.txn, base.stamp.id);
         let (dir, name) = self.backing_place(st, node)?;
         let handle = match self.tree().open_file(&dir, &name, self.how_to_open(st, base)) {
             Ok(handle) => handle,
-            Err(e) if is_gone(&e) => return Err(self.outsider(whole(base))),
+            Err(e) if is_gone(&e) => return Err(self.work.outsider(whole(base))),
             Err(e) => return Err(errno(e)),
         };
         // A page that another process changes through a mapping, and that was dirty already when

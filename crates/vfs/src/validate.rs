@@ -58,7 +58,7 @@ impl View {
         self.land(Before::Locks);
         let mut tries = 0;
         let locked = loop {
-            match self.others.quiet(self.txn) {
+            match self.others.quiet(self.work.txn) {
                 Err(NotQuiet::Busy) if tries < TRIES => tries += 1,
                 done => break done?,
             }
@@ -73,8 +73,8 @@ impl View {
     }
 
     fn land(&self, before: Before) {
-        let before = if self.frozen.is_some() { Before::EndOfSnapshot } else { before };
-        self.others.land_seen(self.txn, before);
+        let before = if self.work.frozen.is_some() { Before::EndOfSnapshot } else { before };
+        self.others.land_seen(self.work.txn, before);
     }
 
     /// Every difference between what was met and what is there; waits for an installation in
@@ -94,7 +94,7 @@ impl View {
         let _quiet = self.vol.quiesce();
         let by_us = |(object, by): (Object, Opponent)| (by != Opponent::Outside).then_some(object);
         let stale: Stale =
-            self.vol.engine.stale_reads(self.txn).into_iter().filter_map(by_us).collect();
+            self.vol.engine.stale_reads(self.work.txn).into_iter().filter_map(by_us).collect();
         progress::phase(Phase::Checking, || {
             let names = |n: &Node| n.dir().map_or(0, |dir| dir.children().count() as u64);
             st.nodes.iter().map(|(_, node)| names(node)).sum()
@@ -215,7 +215,7 @@ impl View {
             }
             Ok(stat) if self.has_only_grown(st, met, &stat) && named => None,
             Ok(stat) => {
-                let frozen = self.is_frozen(base.oid());
+                let frozen = self.work.is_frozen(base.oid());
                 let current = if frozen { base.stamp } else { self.vol.current(base.stamp) };
                 (current != stat.stamp()).then_some(What::Changed)
             }

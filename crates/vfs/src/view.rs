@@ -26,18 +26,17 @@ use crate::node::{Base, Body, Child, DirState, Dirty, Name, Node, Nodes, attr_of
 use crate::numbers::NewNumbers;
 use crate::snapshot::Frozen;
 use crate::volume::{Volume, errno};
+use crate::workset::Workset;
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use systx_base::sync::{Mutex, Rank, rank};
-use systx_base::{Gid, Kind, NodeId, Oid, Time, TxnId, Uid};
+use systx_base::{Gid, Kind, NodeId, Time, TxnId, Uid};
 use systx_store::io::{Handle, HostId, ListItem, Stamp, Stat, Tree};
-use systx_txn::{Access, Conflict, Isolation, Object, ObjectRef, Opponent, Side};
+use systx_store::writeset::WriteSet;
+use systx_txn::{Conflict, Isolation, Object, ObjectRef};
 
-mod frozen;
 mod state;
 
 /// Open directories, and open files, that one view keeps at the most.
@@ -92,10 +91,7 @@ pub struct View {
     pub(crate) vol: Arc<Volume>,
     /// Who else works on it.
     pub(crate) others: Arc<dyn Neighbours>,
-    /// The moment that it shows of guarded directories, if it is a snapshot's.
-    pub(crate) frozen: Option<Frozen>,
-    pub(crate) txn: TxnId,
-    pub(crate) isolation: Isolation,
+    pub(crate) work: Workset,
     pub(crate) ids: Ids,
     pub(crate) spill: Arc<dyn Spill>,
     pub(crate) budget: Budget,
@@ -110,17 +106,6 @@ pub struct View {
     pub(crate) locks: Mutex<Arc<Locks>>,
     pub(crate) taken: Taken,
     pub(crate) openings: Mutex<Option<Arc<dyn Openings>>>,
-    standing: Standing,
-}
-
-/// How the transaction stands, known without the lock.
-#[derive(Default)]
-struct Standing {
-    /// Requests that wait for a commit which is being installed.
-    waiting: AtomicUsize,
-    lost: AtomicBool,
-    /// How long a read of content that would lose waits for the winner.
-    patience: Duration,
 }
 
 pub(crate) struct State {
@@ -185,9 +170,7 @@ impl View {
             anchored: true,
         });
         Ok(View {
-            frozen,
-            txn: config.txn,
-            isolation: config.isolation,
+            work: Workset::new(&others, frozen, (config.txn, config.isolation)),
             ids: config.ids,
             spill: config.spill,
             budget: config.budget,
@@ -214,7 +197,6 @@ impl View {
             locks: Mutex::new(rank::LEAF, Locks::new()),
             taken: Taken::new(ViewLimits::NONE),
             openings: Mutex::new(rank::LEAF, None),
-            standing: Standing::default(),
             vol,
             others,
         })
@@ -222,7 +204,7 @@ impl View {
 
     /// The transaction that this is the view of.
     pub fn txn(&self) -> TxnId {
-        self.txn
+        self.work.txn
     }
 
     /// Number of objects met.
@@ -246,14 +228,13 @@ impl View {
     /// How long a read of content may wait for a running transaction to which it would lose; before
     /// it is served.  Not where requests hold locks of the kernel that others need as well.
     pub fn set_patience(&mut self, patience: Duration) {
-        self.standing.patience = patience;
+        self.work.set_patience(patience);
     }
 
     /// From now on lookups and changes answer `ECANCELED`; pages can still be read, so that a
     /// program that waits for its end is not killed by a failing page fault.
     pub fn cancel(&self) {
-        self.standing.lost.store(true, Ordering::Release);
-        self.others.let_writers_in(self.txn);
+        self.work.cancel();
     }
 
     /// After the end of a transaction that nobody lives in any more: gives back the memory and the
@@ -272,12 +253,32 @@ impl View {
     /// # Errors
     /// `ECANCELED`: it has lost, or is over.
     pub fn alive(&self) -> Reply<()> {
-        if self.standing.lost.load(Ordering::Acquire) { Err(Errno::CANCELED) } else { Ok(()) }
+        self.work.alive()
+    }
+
+    /// Whether it shows a snapshot of guarded directories.
+    pub fn is_snapshot(&self) -> bool {
+        self.work.is_snapshot()
+    }
+
+    /// Whether the snapshot that it shows was given up, because there was no room to keep it.
+    pub fn is_given_up(&self) -> bool {
+        self.work.is_given_up()
+    }
+
+    /// Records what a write set changes as written by transaction `id` (this one, or one that
+    /// commits a part of it), and under snapshot isolation checks that nobody committed a change of
+    /// it first.
+    ///
+    /// # Errors
+    /// The conflict that it lost; `None` if the engine knows it.
+    pub fn claim(&self, id: TxnId, set: &WriteSet) -> Result<(), Option<Conflict>> {
+        self.work.claim(id, set)
     }
 
     /// The backing file system as this view shows it.
     pub(crate) fn tree(&self) -> &Arc<dyn Tree> {
-        self.frozen.as_ref().map_or(&self.vol.tree, |frozen| &frozen.tree)
+        self.work.tree()
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -291,87 +292,14 @@ impl View {
         self.alive()
     }
 
-    // ---- workset ----------------------------------------------------------------------------
-
-    /// Records an access; returns whether a commit had to be waited for, after which what was seen
-    /// before may be old.
-    fn access(&self, ask: impl Fn() -> Access) -> Reply<bool> {
-        let mut waited = false;
-        loop {
-            match ask() {
-                Access::Granted => return Ok(waited),
-                Access::Doomed => {
-                    self.cancel();
-                    return Err(Errno::CANCELED);
-                }
-                Access::Wait(winner) => {
-                    self.waiting(|| self.vol.wait_installed(self.txn, winner))?;
-                    waited = true;
-                }
-            }
-        }
-    }
-
-    fn waiting(&self, wait: impl FnOnce() -> Reply<()>) -> Reply<()> {
-        self.standing.waiting.fetch_add(1, Ordering::Relaxed);
-        let waited = wait();
-        self.standing.waiting.fetch_sub(1, Ordering::Relaxed);
-        waited
-    }
-
-    /// Before these pages of a file are read or written: waits for a running transaction that is in
-    /// the way, see [`View::set_patience`].  The caller holds no lock.
-    ///
-    /// # Errors
-    /// `EINTR`: who asks has been killed.
-    pub(crate) fn stall(&self, oid: Oid, pages: Range<u64>, writes: bool) -> Reply<()> {
-        let (first, last) = (pages.start, pages.end.saturating_sub(1));
-        let what = (ObjectRef::Pages { oid, first, last }, writes);
-        self.waiting(|| self.vol.stall(self.txn, what, self.standing.patience))
-    }
-
-    /// Whether an access may wait.
-    pub(crate) fn is_patient(&self) -> bool {
-        !self.standing.patience.is_zero() && self.alive().is_ok()
-    }
-
-    /// See [`crate::api::Requests::waits`].
-    pub(crate) fn waits_for_commit(&self) -> bool {
-        self.standing.waiting.load(Ordering::Relaxed) > 0
-    }
-
-    pub(crate) fn read_of(&self, object: ObjectRef<'_>) -> Reply<bool> {
-        if self.is_frozen(oid_in(object)) {
-            return Ok(false);
-        }
-        self.access(|| self.vol.engine.read(self.txn, object))
-    }
-
-    pub(crate) fn depend_on(&self, object: ObjectRef<'_>) -> Reply<()> {
-        if self.is_frozen(oid_in(object)) {
-            return Ok(());
-        }
-        self.access(|| self.vol.engine.depend(self.txn, object)).map(|_| ())
-    }
-
-    pub(crate) fn write_of(&self, object: ObjectRef<'_>) -> Reply<()> {
-        self.alive()?;
-        if self.is_frozen(oid_in(object)) {
-            return Ok(());
-        }
-        if self.isolation == Isolation::Snapshot {
-            // First committer wins, by what is left at the end: see `claim`.
-            return self.read_of(object).map(|_| ());
-        }
-        self.access(|| self.vol.engine.write(self.txn, object)).map(|_| ())
-    }
+    // ---- what is recorded -------------------------------------------------------------------
 
     /// Records a change of `name` in `parent`.
     pub(crate) fn write_entry(&self, st: &mut State, parent: NodeId, name: &[u8]) -> Reply<()> {
         self.alive()?;
         self.depend_on_place(st, parent)?;
         match &st.node(parent)?.base {
-            Some(base) => self.write_of(ObjectRef::Entry { dir: base.oid(), name }),
+            Some(base) => self.work.write_of(ObjectRef::Entry { dir: base.oid(), name }),
             None => Ok(()),
         }
     }
@@ -382,31 +310,8 @@ impl View {
         self.take_up(st, node)?;
         self.depend_on_place(st, node)?;
         match &st.node(node)?.base {
-            Some(base) => self.write_of(ObjectRef::Attr(base.oid())),
+            Some(base) => self.work.write_of(ObjectRef::Attr(base.oid())),
             None => Ok(()),
-        }
-    }
-
-    /// Something of the backing file system is not what this view met: an outsider changed it. The
-    /// transaction loses; under snapshot isolation validation will list the stale read, but there
-    /// is nothing left to read.
-    pub(crate) fn outsider(&self, object: ObjectRef<'_>) -> Errno {
-        if self.isolation == Isolation::Snapshot {
-            return Errno::STALE;
-        }
-        let (mine, theirs) = (Side::Read, Side::Write);
-        let opponent = Opponent::Outside;
-        let why = Conflict { object: object.to_object(), opponent, mine, theirs };
-        self.vol.engine.doom(self.txn, why);
-        self.cancel();
-        Errno::CANCELED
-    }
-
-    /// As [`View::outsider`], where snapshot isolation can go on with what it has.
-    pub(crate) fn lose_unless_snapshot(&self, object: ObjectRef<'_>) -> Reply<()> {
-        match self.isolation {
-            Isolation::Snapshot => Ok(()),
-            Isolation::Serializable => Err(self.outsider(object)),
         }
     }
 
@@ -421,7 +326,7 @@ impl View {
             let Some((parent, name)) = n.base.as_ref().and_then(|b| b.place.clone()) else { break };
             let dir = st.base(parent)?.oid();
             let object = ObjectRef::Entry { dir, name: &name };
-            self.depend_on(object)?;
+            self.work.depend_on(object)?;
             at = parent;
         }
         Ok(())
@@ -437,7 +342,7 @@ impl View {
         seen: &Stat,
         look: impl Fn() -> std::io::Result<Stat>,
     ) -> bool {
-        if self.is_frozen(base.oid()) {
+        if self.work.is_frozen(base.oid()) {
             return base.stamp == seen.stamp();
         }
         let same = |now: Stamp| self.vol.is_own(base.stamp, now);
@@ -502,7 +407,7 @@ impl View {
         let covered = dir.covered.as_ref().is_some_and(|names| names.contains(name));
         if listed.is_none() && !covered {
             // A listing is a read of all names, and was recorded as that.
-            self.read_of(ObjectRef::Entry { dir: base.oid(), name })?;
+            self.work.read_of(ObjectRef::Entry { dir: base.oid(), name })?;
         }
         let handle = self.dir_handle(st, parent)?;
         let above = base.stamp.id;
@@ -554,7 +459,7 @@ impl View {
                 && !self.has_only_grown(st, known, &stat)
             {
                 // Snapshot isolation goes on with what was met first.
-                self.lose_unless_snapshot(whole(base))?;
+                self.work.lose_unless_snapshot(whole(base))?;
             }
             st.add_name(known, place.0, place.1);
             // A partial commit may have taken away the name under which it was met.
@@ -568,13 +473,13 @@ impl View {
             return Ok(known);
         }
         let mut grows = false;
-        if !foreign && !self.meet_frozen(st, place.0, stat.id) {
+        if !foreign && !self.work.meet_frozen(st.base(place.0).ok(), stat.id) {
             grows = self.grows_in(st, place.0, place.1, &stat);
             let oid = self.vol.oid(stat.id);
             let read = || -> Reply<bool> {
-                let again = self.read_of(ObjectRef::Attr(oid))?;
+                let again = self.work.read_of(ObjectRef::Attr(oid))?;
                 let sized = stat.kind == Kind::File && !grows;
-                let size = sized && self.read_of(ObjectRef::Size(oid))?;
+                let size = sized && self.work.read_of(ObjectRef::Size(oid))?;
                 Ok(again || size)
             };
             let again = read().inspect_err(|_| {
@@ -749,14 +654,6 @@ fn by_directory(paths: &[Vec<u8>]) -> HashMap<Vec<u8>, Arc<HashSet<Name>>> {
         }
     }
     names.into_iter().map(|(dir, names)| (dir, Arc::new(names))).collect()
-}
-
-/// The inode that an object of the engine is about.
-fn oid_in(object: ObjectRef<'_>) -> Oid {
-    match object {
-        ObjectRef::Entry { dir, .. } | ObjectRef::List(dir) => dir,
-        ObjectRef::Attr(oid) | ObjectRef::Size(oid) | ObjectRef::Pages { oid, .. } => oid,
-    }
 }
 
 /// The object of the engine that stands for "this version of this file".

@@ -263,7 +263,7 @@ impl View {
         }
         let (dir, name) = self.backing_place(&st, node)?;
         let oid = st.base(node)?.oid();
-        self.read_of(ObjectRef::Pages { oid, first: 0, last: 0 })?;
+        self.work.read_of(ObjectRef::Pages { oid, first: 0, last: 0 })?;
         let target = self.tree().read_link(&dir, &name).map_err(errno)?;
         self.still_one_moment()?;
         st.node_mut(node)?.body = Body::Symlink(Some(Arc::new(target.clone())));

@@ -138,7 +138,7 @@ impl View {
 
     /// Before anything is locked, since it may take a while.  Nothing of it is recorded.
     fn let_the_winner_end(&self, node: NodeId, offset: u64, len: u64) -> Reply<()> {
-        if !self.is_patient() {
+        if !self.work.is_patient() {
             return Ok(());
         }
         let mut st = self.state.lock();
@@ -146,21 +146,23 @@ impl View {
         let needed = content.lock().base_pages_needed(offset, len);
         let base = st.node(node)?.base.as_ref().map(Base::oid);
         drop(st);
-        match base.filter(|oid| !self.is_frozen(*oid)) {
-            Some(oid) => needed.into_iter().try_for_each(|pages| self.stall(oid, pages, false)),
+        match base.filter(|oid| !self.work.is_frozen(*oid)) {
+            Some(oid) => {
+                needed.into_iter().try_for_each(|pages| self.work.stall(oid, pages, false))
+            }
             None => Ok(()),
         }
     }
 
     /// As [`View::let_the_winner_end`], for who has the pages that are to be written.
     fn let_the_holder_end(&self, node: NodeId, offset: u64, len: u64) -> Reply<()> {
-        if !self.is_patient() || !self.vol.engine.locks(self.txn) {
+        if !self.work.is_patient() || !self.vol.engine.locks(self.work.txn) {
             return Ok(());
         }
         let base = self.state.lock().node(node)?.base.as_ref().map(Base::oid);
         let end = offset.saturating_add(len);
-        match base.filter(|oid| !self.is_frozen(*oid)) {
-            Some(oid) => self.stall(oid, offset / PAGE..end.div_ceil(PAGE), true),
+        match base.filter(|oid| !self.work.is_frozen(*oid)) {
+            Some(oid) => self.work.stall(oid, offset / PAGE..end.div_ceil(PAGE), true),
             None => Ok(()),
         }
     }
@@ -365,13 +367,13 @@ impl View {
         if let Some(base) = st.node(node)?.base.as_ref().filter(|_| !grows) {
             let oid = base.oid();
             let last = end.saturating_sub(1) / PAGE;
-            self.write_of(ObjectRef::Pages { oid, first: offset / PAGE, last })?;
+            self.work.write_of(ObjectRef::Pages { oid, first: offset / PAGE, last })?;
             if end > old_len {
-                self.write_of(ObjectRef::Size(oid))?;
+                self.work.write_of(ObjectRef::Size(oid))?;
             } else {
                 // The write set carries the length: another transaction's truncation must not be
                 // undone by it.
-                self.depend_on(ObjectRef::Size(oid))?;
+                self.work.depend_on(ObjectRef::Size(oid))?;
             }
         }
         if !grows {
@@ -423,17 +425,17 @@ impl View {
     /// is nothing to it, and one that is held after it is in the kernel's pages already.
     fn record_pages(&self, st: &State, node: NodeId, needed: &[Range<u64>]) -> Reply<()> {
         let Some(base) = &st.node(node)?.base else { return Ok(()) };
-        let shared = !self.is_frozen(base.oid());
+        let shared = !self.work.is_frozen(base.oid());
         let first_read = shared && !needed.is_empty() && self.files.get(node).is_none();
         if first_read {
-            self.others.keep_writers_out(self.txn, base.stamp.id);
+            self.others.keep_writers_out(self.work.txn, base.stamp.id);
         }
         for pages in needed {
             let (first, last) = (pages.start, pages.end.saturating_sub(1));
-            self.read_of(ObjectRef::Pages { oid: base.oid(), first, last })?;
+            self.work.read_of(ObjectRef::Pages { oid: base.oid(), first, last })?;
         }
         if first_read {
-            self.others.recorded(self.txn, base.stamp.id);
+            self.others.recorded(self.work.txn, base.stamp.id);
         }
         Ok(())
     }
@@ -459,12 +461,13 @@ impl View {
         let stat = self.tree().stat(&backing.handle).map_err(errno)?;
         // What was recorded is the inode that was met: one that has replaced it is another object,
         // of which this transaction does not hear if it changes.
-        let recorded = self.isolation == Isolation::Snapshot || stat.id == backing.base.stamp.id;
+        let recorded =
+            self.work.isolation == Isolation::Snapshot || stat.id == backing.base.stamp.id;
         let again = || self.tree().stat(&backing.handle);
         if recorded && self.is_current(&backing.base, &stat, again) {
             return Ok(());
         }
-        match self.outsider(whole(&backing.base)) {
+        match self.work.outsider(whole(&backing.base)) {
             Errno::CANCELED => Err(Errno::CANCELED),
             // Snapshot isolation goes on with what is there; the stale read is reported by name.
             _ => Ok(()),

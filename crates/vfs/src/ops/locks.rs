@@ -53,7 +53,7 @@ impl View {
         }
         let st = self.state.lock();
         // Whoever reads the past keeps nobody out.
-        let shared = |b: &Base| !b.foreign && !self.is_frozen(b.oid());
+        let shared = |b: &Base| !b.foreign && !self.work.is_frozen(b.oid());
         if !st.node(node)?.base.as_ref().is_some_and(shared) {
             drop(st);
             return locks.unnamed(node).map_err(errno);
@@ -64,7 +64,7 @@ impl View {
         }
         let (dir, name) = self.backing_place(&st, node)?;
         drop(st);
-        let dir = self.bare(&dir);
+        let dir = self.work.bare(&dir);
         if self.others.keeps_locks()
             && let Some(below) = self.path_to(dir)
             && let Some(shown) = self.others.shown(id, &below, &name)?

@@ -74,7 +74,7 @@ impl Requests for View {
         self.validity(node, name)
     }
     fn waits(&self) -> bool {
-        self.waits_for_commit()
+        self.work.waits_for_commit()
     }
     fn worn_listing(&self, file: NodeId) -> Option<NodeId> {
         self.worn_listing_of(file)

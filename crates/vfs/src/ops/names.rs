@@ -364,7 +364,7 @@ impl View {
             return Ok(());
         }
         let (dir, name) = self.backing_place(st, node)?;
-        let movable = overlay.is_movable(self.bare(&dir), &name).map_err(errno)?;
+        let movable = overlay.is_movable(self.work.bare(&dir), &name).map_err(errno)?;
         if movable { Ok(()) } else { Err(Errno::XDEV) }
     }
 
@@ -418,7 +418,7 @@ impl View {
         self.read_names(st, dir)?;
         if let Some(base) = &st.node(dir)?.base {
             // A removal relies on it even where reads are not protected.
-            self.depend_on(ObjectRef::List(base.oid()))?;
+            self.work.depend_on(ObjectRef::List(base.oid()))?;
         }
         let state = st.dir(dir)?;
         let mut names = state.base_names.iter().flat_map(|names| names.keys());
@@ -502,7 +502,9 @@ impl View {
     /// Records that the set of names of a directory was read.
     pub(crate) fn read_list(&self, st: &State, dir: NodeId) -> Reply<()> {
         match &st.node(dir)?.base {
-            Some(base) if !base.foreign => self.read_of(ObjectRef::List(base.oid())).map(|_| ()),
+            Some(base) if !base.foreign => {
+                self.work.read_of(ObjectRef::List(base.oid())).map(|_| ())
+            }
             _ => Ok(()),
         }
     }
