@@ -226,11 +226,13 @@ class Killed(Graph):
         self.ends()
 
 
-class Validators(Graph):
-    """Four of them on one machine, which agree on blocks by CometBFT."""
+class Agreed(Graph):
+    """Four validators on one machine, which agree on blocks by CometBFT."""
+
+    EVERY = None  # after so many blocks each keeps a snapshot, and its engine drops what is before
 
     def setUp(self):
-        if not LONG and "Validators" not in " ".join(sys.argv):
+        if not LONG and type(self).__name__ not in " ".join(sys.argv):
             self.skipTest("SYSTX_LONG=1 has it, or the name of the class: it builds CometBFT")
         target = os.path.dirname(os.environ["SYSTX_BUILT"])
         try:
@@ -253,7 +255,9 @@ class Validators(Graph):
 
     def validator(self, number, comet, abci, home):
         tree = self.tree(f"tree{number}", DENSE)
-        command = lambda address: [abci, tree, f"{address}:26658"]  # noqa: E731
+        keeps = ["2", f"{self.site.base}/snapshots{number}", str(self.EVERY), "prune"]
+        command = lambda address: [abci, tree, f"{address}:26658",  # noqa: E731
+                                   *(keeps if self.EVERY else [])]
         one = validators.Validator(self, number, comet, command, home)
         one.tree = tree
         return one
@@ -285,6 +289,53 @@ class Validators(Graph):
         # What a block did is in the head of the next one.
         self.reach(max(one.height() for one in to) + 2, to)
 
+    def make_anew(self, one):
+        """The graph of a validator, from its first state and all blocks."""
+        one.kill()
+        self.make_first(one)
+        one.start()
+        self.reach(max(other.height() for other in self.all), [one])
+
+    def make_first(self, one):
+        os.unlink(f"{one.tree}/graph")
+        self.graph("create", one.tree, "--vertices", DENSE[0], "--edges", DENSE[1], "--seed", SEED)
+
+
+class Snapshots(Agreed):
+    EVERY = 15
+
+    def first_block(self, which):
+        """That any of these has."""
+        try:
+            return min(one.earliest() for one in which)
+        except OSError as error:
+            logs = [one.log() for one in self.all]
+            raise AssertionError(f"{error}: {logs}") from error
+
+    def test_a_new_one_begins_with_a_snapshot_where_nobody_has_the_first_blocks(self):
+        one, others = self.all[3], self.all[:3]
+        self.send(40)
+        one.kill()
+        validators.until(lambda: self.first_block(others) > 1, "they have no first block any more")
+        self.make_first(one)
+        forget = [one.comet, "unsafe-reset-all", "--home", one.home]
+        subprocess.run(forget, check=True, capture_output=True)
+        one.syncs_from(others)
+        one.start()
+        validators.until(lambda: "takes a snapshot" in one.whole_log(), "it is offered")
+        one.kill()
+        one.start()
+        self.reach(max(other.height() for other in others), [one])
+        self.assertGreater(one.earliest(), 1)
+        self.send(40)
+        end = min(each.height() for each in self.all)
+        for height in range(max(each.earliest() for each in self.all), end + 1):
+            found = {each.client.call("block", height=str(height))["block"]["header"]["app_hash"]
+                     for each in self.all}
+            self.assertEqual(len(found), 1, height)
+
+
+class Validators(Agreed):
     def hashes(self, one, end):
         """Of the graph after each block, as the next block has it, and what was in the block."""
         roots, text = [], ""
@@ -340,14 +391,6 @@ class Validators(Graph):
         self.send(30, [other for other in self.all if other is not one])
         self.make_anew(one)
         self.agree()
-
-    def make_anew(self, one):
-        """The graph of a validator, from its first state and all blocks."""
-        one.kill()
-        os.unlink(f"{one.tree}/graph")
-        self.graph("create", one.tree, "--vertices", DENSE[0], "--edges", DENSE[1], "--seed", SEED)
-        one.start()
-        self.reach(max(other.height() for other in self.all), [one])
 
     def test_a_validator_that_says_something_else_is_not_followed(self):
         self.send(20)

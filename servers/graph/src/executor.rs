@@ -1,7 +1,7 @@
 //! Who executes blocks: threads in transactions, or one thread without any.
 
 use crate::execute::Block;
-use crate::file::Header;
+use crate::file::{Hash, Header};
 use crate::serial::{Serial, Writes};
 use crate::server::{Outcome, Server};
 use crate::wrong;
@@ -86,6 +86,17 @@ impl Executor {
         match self {
             Executor::Serial(_) => Ok(()),
             Executor::Threads(server) => server.commit(),
+        }
+    }
+
+    /// See [`Server::restore`].
+    ///
+    /// # Errors
+    /// As there; without transactions: always.
+    pub fn restore(&mut self, height: u64, root: &Hash, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Executor::Serial(_) => Err(wrong("without transactions a graph begins with no other")),
+            Executor::Threads(server) => server.restore(height, root, bytes),
         }
     }
 

@@ -102,6 +102,14 @@ impl Header {
             // Says nothing of what is there: the daemon is away, say.
             _ => e,
         })?;
+        Header::decode(&page)
+    }
+
+    /// From its bytes.
+    ///
+    /// # Errors
+    /// They are none, or damaged.
+    pub fn decode(page: &[u8; PAGE]) -> io::Result<Header> {
         if page[..8] != MAGIC {
             return Err(wrong("not a graph: it begins with something else"));
         }
@@ -109,12 +117,12 @@ impl Header {
         if page[64..96] != sum || page[96..].iter().any(|b| *b != 0) || page[12..16] != [0; 4] {
             return Err(wrong("the state is damaged: its first page is not as it was written"));
         }
-        let long = |at: usize| u64::from_le_bytes(part(&page, at));
+        let long = |at: usize| u64::from_le_bytes(part(page, at));
         Ok(Header {
-            layout: Layout::new(u32::from_le_bytes(part(&page, 8)))?,
+            layout: Layout::new(u32::from_le_bytes(part(page, 8)))?,
             height: long(16),
             next: long(24),
-            root: part(&page, 32),
+            root: part(page, 32),
         })
     }
 

@@ -8,15 +8,16 @@
 //! costs next to nothing; and no part waits for what another one finds.
 
 use crate::execute::{Block, Search, execute, parts};
-use crate::file::{Edges, Hash, Header, load, root};
+use crate::file::{Edges, Hash, Header, PAGE, load, root};
 use crate::request::{Answer, Op, Request};
 use crate::wrong;
 use rustix::fs::{Advice, fadvise};
+use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -74,6 +75,22 @@ fn order_of(dir: &Path) -> io::Result<String> {
 
 fn open(dir: &Path, write: bool) -> io::Result<File> {
     File::options().read(true).write(write).open(dir.join(NAME))
+}
+
+/// All bytes of a graph as it is after a block. `begun` is called when what is executed from then
+/// on makes no difference.
+///
+/// # Errors
+/// The file's; it is not that block's any more.
+pub fn bytes_at(dir: &Path, height: u64, begun: impl Fn()) -> io::Result<Vec<u8>> {
+    systx::atomic(dir, Flags::READ_ONLY, |_| {
+        begun();
+        let found = Header::read(&open(dir, false)?)?.height;
+        match found == height {
+            true => std::fs::read(dir.join(NAME)),
+            false => Err(wrong(format!("the graph has block {found} already"))),
+        }
+    })
 }
 
 /// Reads all of a graph as it is at one moment, also while blocks are executed, and in a directory
@@ -309,6 +326,33 @@ impl Server {
             true => Ok(()),
             false => systx::reset_order(dir, &self.order, header.next),
         })
+    }
+
+    /// Begins with what others have, all of it in one transaction.
+    ///
+    /// # Errors
+    /// It is not a graph of as many vertices with this hash, and nothing has changed; the file's.
+    pub fn restore(&mut self, height: u64, hash: &Hash, bytes: &[u8]) -> io::Result<()> {
+        let layout = self.header.layout;
+        let (page, matrix) = bytes.split_first_chunk().ok_or_else(|| wrong("it is too short"))?;
+        if Header::decode(page)?.layout != layout || bytes.len() as u64 != layout.size() {
+            return Err(wrong(format!("it is not a graph of {} vertices", layout.vertices)));
+        }
+        let leaves: Vec<Hash> =
+            matrix.chunks(PAGE).map(|page| Sha256::digest(page).into()).collect();
+        if root(layout.vertices, &leaves) != *hash {
+            return Err(wrong("it is not the graph that all others have at that height"));
+        }
+        self.drop_block();
+        let header = Header { height, root: *hash, ..self.header };
+        patiently(|| {
+            systx::atomic(&self.dir, Flags::default(), |_| {
+                let file = open(&self.dir, true)?;
+                file.write_all_at(matrix, PAGE as u64)?;
+                header.write(&file)
+            })
+        })?;
+        self.reopen()
     }
 
     /// What heads the file.
