@@ -13,8 +13,8 @@ use crate::image::Image;
 use crate::keeper::Keeper;
 use crate::mounts::{self, Mount};
 use crate::protocol::{
-    self, Failure, FailureKind, GuardedDir, Holder, HostPath, Mounted, Peer, Place, Umount,
-    Unmounted,
+    self, Failure, FailureKind, GuardedDir, Holder, HostPath, Mounted, Peer, Place, STALL_MS_MAX,
+    Umount, Unmounted,
 };
 use crate::roster::{Entry, Roster};
 use crate::served::{self, ServedMount};
@@ -101,6 +101,18 @@ impl State {
         Some(Strays::path(self.runtime.as_ref()?.dir(), identity))
     }
 
+    /// Whether a client sees what is mounted here.
+    fn check_namespace(&self, of_client: u64) -> Result<(), Failure> {
+        match self.runtime.as_ref().is_some_and(|r| r.namespace() != of_client) {
+            true => Err(Failure::new(
+                FailureKind::Invalid,
+                "the daemon is in another mount namespace than you: the mount would not be seen \
+                 here",
+            )),
+            false => Ok(()),
+        }
+    }
+
     fn strike(&mut self, dir: &Path) {
         let gone = self.roster.entries.iter().filter(|e| e.routed && e.dir.as_path() == dir);
         for path in gone.filter_map(|entry| self.strays((entry.ino, entry.dev))) {
@@ -111,6 +123,37 @@ impl State {
         if let Err(failure) = self.settle() {
             tracing::error!("the list of guarded directories: {failure}");
         }
+    }
+}
+
+/// Whether a change may be held that long.
+fn check_stall(ms: u64) -> Result<(), Failure> {
+    if ms <= STALL_MS_MAX {
+        return Ok(());
+    }
+    let text = format!("a change is held for {STALL_MS_MAX} ms at most");
+    Err(Failure::new(FailureKind::Invalid, text))
+}
+
+/// As it is listed.
+fn entry(
+    request: &protocol::Mount,
+    dir: &Path,
+    (ino, dev): (u64, u64),
+    volume: &OpenVolume,
+) -> Entry {
+    Entry {
+        dir: HostPath::from(dir),
+        ino,
+        dev,
+        mount: HostPath::from(volume.location.mount.as_path()),
+        store: HostPath::from(volume.location.store.as_path()),
+        transport: request.transport,
+        stall_ms: request.stall_ms,
+        policy: request.policy,
+        routed: request.routed,
+        fast_open: request.fast_open,
+        certifier: request.certifier.clone(),
     }
 }
 
@@ -137,31 +180,7 @@ impl Guards {
     /// See [`protocol::Control::mount`].
     pub(crate) fn guard(&self, peer: Peer, request: &protocol::Mount) -> Result<Mounted, Failure> {
         let mut guards = self.state.lock();
-        let given = request.dir.as_path();
-        let is_user = !rustix::process::geteuid().is_root();
-        let wanted = [modes::chosen([(is_user, Way::User)]), request.modes()].concat();
-        modes::check(&wanted, given.display())?;
-        if guards.runtime.as_ref().is_some_and(|r| r.namespace() != request.mnt_ns) {
-            return Err(Failure::new(
-                FailureKind::Invalid,
-                "the daemon is in another mount namespace than you: the mount would not be seen here",
-            ));
-        }
-        if request.stall_ms > protocol::STALL_MS_MAX {
-            let text = format!("a change is held for {} ms at most", protocol::STALL_MS_MAX);
-            return Err(Failure::new(FailureKind::Invalid, text));
-        }
-        let dir = std::fs::canonicalize(given).map_err(|e| {
-            Failure::new(FailureKind::Io, format!("cannot find {}: {e}", given.display()))
-                .path(given)
-        })?;
-        let holder = self.check(&guards, &dir)?;
-        self.check_protected(&dir, request.certifier.is_some())?;
-        let (cwd, store) = (HostPath::from(dir.as_path()), request.store.clone());
-        let volume = self.table.volumes.at(&Place { cwd, root: None, store })?;
-        volume.check(&wanted)?;
-        check_store(&dir, &volume)?;
-        self.check_no_other_engine(&dir, &volume)?;
+        let (dir, holder, volume) = self.may_be_guarded(&guards, request)?;
         let inner = holder.inner(&dir).ok_or_else(|| odd(&dir))?;
         let sought = Sought::Below { dir: dir.clone(), inner, dev: holder.dev };
         let but = [peer.pid];
@@ -172,29 +191,18 @@ impl Guards {
         let bypasses = holders::bypasses(&dir, &holder);
         let stat = rustix::fs::lstat(&dir).map_err(|e| unreadable(&dir, e))?;
         // Before it is mounted: a mount that is on no list would stay behind dead.
-        guards.roster.entries.push(Entry {
-            dir: HostPath::from(dir.as_path()),
-            ino: stat.st_ino,
-            dev: stat.st_dev,
-            mount: HostPath::from(volume.location.mount.as_path()),
-            store: HostPath::from(volume.location.store.as_path()),
-            transport: request.transport,
-            stall_ms: request.stall_ms,
-            policy: request.policy,
-            routed: request.routed,
-            fast_open: request.fast_open,
-            certifier: request.certifier.clone(),
-        });
+        let identity = (stat.st_ino, stat.st_dev);
+        guards.roster.entries.push(entry(request, &dir, identity, &volume));
         let mounted = guards.settle().and_then(|()| {
             self.mount_now(Wanted {
                 dir: &dir,
-                identity: (stat.st_ino, stat.st_dev),
+                identity,
                 volume: &volume,
                 transport: request.transport,
                 conflicts: Conflicts::new(request.stall_ms, request.policy)
                     .certified(&dir, request.certifier.as_ref()),
                 fast_open: request.fast_open,
-                routed: request.routed.then(|| guards.strays((stat.st_ino, stat.st_dev))),
+                routed: request.routed.then(|| guards.strays(identity)),
                 past,
                 notes: bypasses.iter().map(bypass_note).collect(),
                 replaces: None,
@@ -218,6 +226,32 @@ impl Guards {
         let mut listed = guarded.listed();
         listed.past.extend(late);
         Ok(Mounted::Guarded(listed))
+    }
+
+    /// The directory that is meant, the mount that holds it and its volume, if it may be guarded.
+    fn may_be_guarded(
+        &self,
+        guards: &State,
+        request: &protocol::Mount,
+    ) -> Result<(PathBuf, Mount, Arc<OpenVolume>), Failure> {
+        let given = request.dir.as_path();
+        let is_user = !rustix::process::geteuid().is_root();
+        let wanted = [modes::chosen([(is_user, Way::User)]), request.modes()].concat();
+        modes::check(&wanted, given.display())?;
+        guards.check_namespace(request.mnt_ns)?;
+        check_stall(request.stall_ms)?;
+        let dir = std::fs::canonicalize(given).map_err(|e| {
+            Failure::new(FailureKind::Io, format!("cannot find {}: {e}", given.display()))
+                .path(given)
+        })?;
+        let holder = self.check(guards, &dir)?;
+        self.check_protected(&dir, request.certifier.is_some())?;
+        let (cwd, store) = (HostPath::from(dir.as_path()), request.store.clone());
+        let volume = self.table.volumes.at(&Place { cwd, root: None, store })?;
+        volume.check(&wanted)?;
+        check_store(&dir, &volume)?;
+        self.check_no_other_engine(&dir, &volume)?;
+        Ok((dir, holder, volume))
     }
 
     fn mount_now(&self, wanted: Wanted<'_>) -> Result<Arc<Guarded>, Failure> {

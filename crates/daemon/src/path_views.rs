@@ -292,31 +292,18 @@ impl PathViews {
             Some(guest) => guest.reached(&lasting, below).map_err(|e| not_shown(&directory, e))?,
             None => NodeId::ROOT,
         };
-        let config = systx_fuse::Config {
-            transport: transports::of_server(transport),
-            root,
-            // Whoever works here may be any process: only closes that are told of are known.
-            locks: systx_fuse::FileLocks::ViewToldOfClose,
-            ..systx_fuse::Config::default()
-        };
         let noted = Followed::over(lasting.clone(), &thread);
-        let connection = systx_fuse::serve(fuse, noted, config).map_err(|e| {
-            if mount.is_none() {
+        let connection = systx_fuse::serve(fuse, noted, config(transport, root));
+        let linked = mount.is_none().then(|| join(&whole, below));
+        let served = connection.map_err(|e| cannot_serve(&e)).and_then(|connection| {
+            let mount = mount.map_or_else(|| root_of(&whole).map_err(refused), Ok)?;
+            Ok((connection, mount))
+        });
+        let (connection, mount) = served.inspect_err(|_| {
+            if linked.is_some() {
                 take_away(&whole);
             }
-            cannot_serve(&e)
         })?;
-        let linked = mount.is_none().then(|| join(&whole, below));
-        let mount = match mount {
-            Some(mount) => mount,
-            None => root_of(&whole).map_err(|errno| {
-                take_away(&whole);
-                refused(errno)
-            })?,
-        };
-        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let seen = rustix::fs::statx(&mount, c"", flags, StatxFlags::empty());
-        let device = seen.map(|s| format!("{:02x}:{:02x}", s.stx_dev_major, s.stx_dev_minor));
         let (path, below, seat) = match guest {
             Some(guest) => (whole.clone(), Path::new(""), Some(guest.seat)),
             None => (dir.join(id.to_string()), below, None),
@@ -329,7 +316,7 @@ impl PathViews {
             lasting,
             view,
             connection,
-            device: device.unwrap_or_default(),
+            device: device_of(&mount).unwrap_or_default(),
             cut_off: AtomicBool::new(false),
             mount: Mutex::new(rank::LEAF, None),
             lingering: Arc::clone(&self.lingering),
@@ -563,6 +550,23 @@ impl Keeps for PathView {
         let _ = self.connection.invalidate_inode(node, Some((0, 0)));
         true
     }
+}
+
+fn config(transport: Transport, root: NodeId) -> systx_fuse::Config {
+    systx_fuse::Config {
+        transport: transports::of_server(transport),
+        root,
+        // Whoever works here may be any process: only closes that are told of are known.
+        locks: systx_fuse::FileLocks::ViewToldOfClose,
+        ..systx_fuse::Config::default()
+    }
+}
+
+/// `st_dev` of a mount as /proc/PID/maps writes it, without asking who serves it.
+fn device_of(mount: &OwnedFd) -> Result<String, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let seen = rustix::fs::statx(mount, c"", flags, StatxFlags::empty())?;
+    Ok(format!("{:02x}:{:02x}", seen.stx_dev_major, seen.stx_dev_minor))
 }
 
 /// The number of an inode, without asking who serves it.

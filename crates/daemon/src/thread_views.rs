@@ -10,7 +10,7 @@
 
 use crate::hall::{self, Hall};
 use crate::in_line::Waiting;
-use crate::lasting::Relaxing;
+use crate::lasting::{Relaxing, Tail};
 use crate::members::{Members, PIDFD_THREAD};
 use crate::protocol::{HostPath, Outcome, State, ThreadActivity};
 use crate::strays::Strays;
@@ -122,6 +122,33 @@ struct Work {
     members: Option<Arc<Members>>,
     /// Its end does not wait for the disk.
     relaxed: bool,
+}
+
+impl Place {
+    /// Drops what is open if it is not to be committed, or cannot be: why, and whether it is so.
+    fn dropped(&self, table: &Transactions, work: &Work, commit: bool, last: &mut Last) -> bool {
+        let txn = &work.txn;
+        if table.get(txn.id).is_err() {
+            (last.state, last.words) = (abi::state::ABORTED, "ended by `systx abort`".into());
+            return true;
+        }
+        let conflict = txn.conflict(table);
+        if !commit {
+            (last.state, last.words) = (abi::state::ABORTED, self.now.lock().waits.clone());
+            // What had lost has lost, also if its program noticed first: another attempt is older.
+            last.fail(conflict, txn.age, txn.timestamp);
+        } else if conflict.is_some() {
+            last.fail(conflict, txn.age, txn.timestamp);
+        } else if let Some(words) = work.members.as_ref().and_then(|members| members.killed()) {
+            // It may have died half way through what it had to do.
+            (last.state, last.words) = (abi::state::ABORTED, words);
+        } else {
+            return false;
+        }
+        txn.abort();
+        table.retire(txn, false);
+        true
+    }
 }
 
 impl Desk {
@@ -334,26 +361,7 @@ impl Desk {
         last.lost.extend(engine.conflict(txn.id));
         let mut open = None;
         let mut tail = None;
-        if table.get(txn.id).is_err() {
-            last.state = abi::state::ABORTED;
-            last.words = "ended by `systx abort`".into();
-        } else if !commit {
-            last.state = abi::state::ABORTED;
-            last.words = place.now.lock().waits.clone();
-            // What had lost has lost, also if its program noticed first: another attempt is older.
-            last.fail(txn.conflict(&*table), txn.age, txn.timestamp);
-            txn.abort();
-            table.retire(&txn, false);
-        } else if let Some(conflict) = txn.conflict(&*table) {
-            last.fail(Some(conflict), txn.age, txn.timestamp);
-            txn.abort();
-            table.retire(&txn, false);
-        } else if let Some(words) = members.as_ref().and_then(|members| members.killed()) {
-            // It may have died half way through what it had to do.
-            (last.state, last.words) = (abi::state::ABORTED, words);
-            txn.abort();
-            table.retire(&txn, false);
-        } else {
+        if !place.dropped(&table, &work, commit, &mut last) {
             self.flush(&hall, place.seat, &lasting);
             match self.commit_work(place, &table, &work, &mut last) {
                 Relaxing::Decided(rest) => {
@@ -372,24 +380,18 @@ impl Desk {
         if let Some(tail) = tail {
             turn.keep();
             // Before anything below, which may have to wait for a request that waits for this.
-            let (hall, seat, tag) = (Arc::downgrade(&hall), place.seat, left.tag);
-            let (id, desk) = (txn.id, self.me.clone());
-            tail.finish(&table, move |outcome, open| {
-                let both = hall.upgrade().zip(desk.upgrade());
-                let Some((hall, desk)) = both else { return };
-                desk.has_ended(&hall, (seat, id), outcome, (tag, &open.unwrap_or_default()));
-            });
+            self.finish_later(*tail, (&table, &hall), (place.seat, txn.id), left.tag);
         }
         self.forget(&hall, place.seat, &left);
         self.keep_up(&hall, left.tag, &open.unwrap_or_default());
         let answer = last.answer();
-        let before = place.now.lock().last.slept;
-        if last.state != abi::state::COMMITTED {
+        let committed = last.state == abi::state::COMMITTED;
+        if !committed {
+            let before = place.now.lock().last.slept;
             let winner = last.winner().filter(|_| asleep).and_then(|id| table.get(id).ok());
             last.slept = winner.map(|winner| before.and(&winner)).unwrap_or_default();
         }
-        let worn =
-            last.state != abi::state::COMMITTED && members.is_some_and(|members| members.any());
+        let worn = !committed && members.is_some_and(|members| members.any());
         let mut now = place.now.lock();
         if txn.age > 0 {
             last.after(&now.last.lost);
@@ -400,6 +402,22 @@ impl Desk {
         now.last = last;
         now.note_end(measured);
         Ok(answer)
+    }
+
+    /// What is left of a relaxed commit is done by another thread.
+    fn finish_later(
+        &self,
+        tail: Tail,
+        (table, hall): (&Arc<Transactions>, &Arc<Hall>),
+        (seat, id): (Seat, TxnId),
+        tag: Tag,
+    ) {
+        let (hall, desk) = (Arc::downgrade(hall), self.me.clone());
+        tail.finish(table, move |outcome, open| {
+            let both = hall.upgrade().zip(desk.upgrade());
+            let Some((hall, desk)) = both else { return };
+            desk.has_ended(&hall, (seat, id), outcome, (tag, &open.unwrap_or_default()));
+        });
     }
 
     /// Has the kernel write back what the thread has stored in shared mappings.

@@ -19,8 +19,8 @@ use crate::stopped::{NotInstalled, outside_changes};
 use crate::volume::OpenVolume;
 use selection::{Below, Committed};
 use several::Alarm;
-use spill::{Limits, StoreSpill};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use spill::Room;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Oid, Time, TxnId, Uid};
@@ -93,6 +93,15 @@ struct Life {
     ending: bool,
 }
 
+impl Default for Life {
+    /// Of one that has begun.
+    fn default() -> Life {
+        let (code, cut_off, visitor, path) = Default::default();
+        let (state, connections, ending) = (State::Running, Vec::new(), false);
+        Life { state, code, connections, cut_off, visitor, path, ending }
+    }
+}
+
 /// The right to end a transaction that several may try to end at once.
 pub struct Turn<'a>(&'a Transaction);
 
@@ -160,30 +169,10 @@ impl Transaction {
         (ids, mount_points): (Ids, Vec<Vec<u8>>),
         alarm: Arc<Alarm>,
     ) -> Result<Arc<Transaction>, Failure> {
-        let isolation = options.isolation;
-        let merged = terms.merged.clone();
-        let age = options.age;
-        let limits = if terms.whose.guest { Limits::GUEST } else { Limits::NONE };
-        let staged = Arc::new(AtomicU64::new(limits.staged));
-        let most = terms.limit_bytes.unwrap_or(u64::MAX);
-        // One for all parts.
-        let budget = alarm.budget(|| Budget::with_most(limits.memory, most));
-        let full = Arc::new(AtomicBool::new(false));
-        let spill: Arc<dyn Spill> = Arc::new(StoreSpill {
-            site: Arc::clone(&volume.site),
-            left: staged,
-            budget: budget.clone(),
-            full: Arc::clone(&full),
-        });
-        let frozen = Transaction::frozen(&volume, &terms, &spill)?;
-        let engine = &volume.vol.engine;
-        let begun = if terms.at_once {
-            engine.try_begin(id, options)
-        } else {
-            Some(engine.begin(id, options))
-        };
-        let busy = || Failure::new(FailureKind::Busy, "a change from outside is under way");
-        let timestamp = begun.ok_or_else(busy)?.0;
+        let (isolation, age) = (options.isolation, options.age);
+        let room = Room::new(&volume, &terms, &alarm);
+        let frozen = Transaction::frozen(&volume, &terms, &room.spill)?;
+        let timestamp = registered(&volume, id, options, terms.at_once)?;
         // Who has lost often enough may hold plain requests up for a while.
         if frozen.is_none() {
             volume.vol.engine.reserve(id);
@@ -192,49 +181,15 @@ impl Transaction {
             txn: id,
             isolation,
             ids,
-            spill,
-            budget: budget.clone(),
+            spill: Arc::clone(&room.spill),
+            budget: room.budget.clone(),
             mount_points,
             opaque: terms.lives == Lives::Thread,
         };
-        let made = match frozen {
-            Some(frozen) => View::of_snapshot(volume.vol.clone(), frozen, config),
-            None => View::new(volume.vol.clone(), config),
-        };
-        let mut view = made.map_err(|e| {
-            volume.vol.engine.abort(id);
-            Failure::new(FailureKind::Io, format!("cannot look at the volume's root: {e}"))
-        })?;
-        view.set_limits(limits.view);
-        view.set_patience(terms.patience);
-        if !merged.is_empty() {
-            view.let_grow(Arc::new(merged));
-        }
-        let view = Arc::new(view);
+        let view = shown(&volume, frozen, config, (&room, &terms))?;
         Counts::count(&volume.counts().begun);
         alarm.add(&view);
-        let theirs = Arc::downgrade(&volume);
-        let outdone = Arc::new(AtomicBool::new(false));
-        let counted = Arc::clone(&outdone);
-        // Called on the winner's thread, which holds the lock of the winner's view: no lock of a
-        // view is taken.
-        volume.vol.engine.on_doom(id, move |_, _| {
-            if let Some(volume) = theirs.upgrade()
-                && !counted.swap(true, Ordering::Relaxed)
-            {
-                Counts::count(&volume.counts().lost);
-            }
-            alarm.ring();
-        });
-        let life = Life {
-            state: State::Running,
-            code: None,
-            connections: Vec::new(),
-            cut_off: None,
-            visitor: None,
-            path: None,
-            ending: false,
-        };
+        let outdone = rung_when_lost(&volume, id, alarm);
         Ok(Arc::new(Transaction {
             id,
             timestamp,
@@ -248,9 +203,9 @@ impl Transaction {
             verdict: OnceLock::new(),
             deferred: deferred::Wanted::default(),
             told: classes::Told::default(),
-            budget,
-            full,
-            life: Mutex::new(rank::TXN_STATE, life),
+            budget: room.budget,
+            full: room.full,
+            life: Mutex::new(rank::TXN_STATE, Life::default()),
         }))
     }
 
@@ -771,6 +726,62 @@ fn never_quiet(why: NotQuiet) -> Failure {
 
 fn refused(failure: Failure) -> Outcome {
     Outcome::Refused { failure, kept: false }
+}
+
+/// The engine knows it from now on; its seniority.
+fn registered(
+    volume: &OpenVolume,
+    id: TxnId,
+    options: BeginOptions,
+    at_once: bool,
+) -> Result<u64, Failure> {
+    let engine = &volume.vol.engine;
+    let begun =
+        if at_once { engine.try_begin(id, options) } else { Some(engine.begin(id, options)) };
+    let busy = || Failure::new(FailureKind::Busy, "a change from outside is under way");
+    Ok(begun.ok_or_else(busy)?.0)
+}
+
+/// The view of one that the engine knows.
+fn shown(
+    volume: &OpenVolume,
+    frozen: Option<snapshot::Frozen>,
+    config: ViewConfig,
+    (room, terms): (&Room, &Terms),
+) -> Result<Arc<View>, Failure> {
+    let id = config.txn;
+    let made = match frozen {
+        Some(frozen) => View::of_snapshot(volume.vol.clone(), frozen, config),
+        None => View::new(volume.vol.clone(), config),
+    };
+    let mut view = made.map_err(|e| {
+        volume.vol.engine.abort(id);
+        Failure::new(FailureKind::Io, format!("cannot look at the volume's root: {e}"))
+    })?;
+    view.set_limits(room.limits.view);
+    view.set_patience(terms.patience);
+    if !terms.merged.is_empty() {
+        view.let_grow(Arc::new(terms.merged.clone()));
+    }
+    Ok(Arc::new(view))
+}
+
+/// Has its loss counted, once, and told; whether it was counted.
+fn rung_when_lost(volume: &Arc<OpenVolume>, id: TxnId, alarm: Arc<Alarm>) -> Arc<AtomicBool> {
+    let theirs = Arc::downgrade(volume);
+    let outdone = Arc::new(AtomicBool::new(false));
+    let counted = Arc::clone(&outdone);
+    // Called on the winner's thread, which holds the lock of the winner's view: no lock of a view
+    // is taken.
+    volume.vol.engine.on_doom(id, move |_, _| {
+        if let Some(volume) = theirs.upgrade()
+            && !counted.swap(true, Ordering::Relaxed)
+        {
+            Counts::count(&volume.counts().lost);
+        }
+        alarm.ring();
+    });
+    outdone
 }
 
 /// The engine's word for the protocol's.

@@ -297,16 +297,7 @@ impl Server {
         let caller = Caller { uid: header.uid, gid: header.gid, tid: header.pid };
         use Operation as O;
         match operation {
-            O::Lookup { name } => {
-                if let Some(answer) = self.first_open(caller, node, name) {
-                    return Ok(answer);
-                }
-                let ttls = self.ttls.but(view.valid(node, Some(name)));
-                match view.lookup(caller, node, name)? {
-                    Some(entry) => self.entry(ttls, entry),
-                    None => Ok(Answer::Entry(ttls.absent())),
-                }
-            }
+            O::Lookup { name } => self.lookup(caller, node, name),
             O::Forget { count } => {
                 self.forget(node, count);
                 Ok(Answer::Empty)
@@ -316,17 +307,7 @@ impl Server {
                 Ok(Answer::Empty)
             }
             O::Getattr { open, birth } => self.attributes(caller, node, (open, birth)),
-            O::Setattr { set } => {
-                if set.size.is_some() {
-                    self.changing(node, caller);
-                }
-                let ttls = self.ttls.but(view.valid(node, None));
-                let attr = match self.is_for_capabilities(caller, node, &set) {
-                    true => self.mapped.shown(node, view.getattr(node)?),
-                    false => view.setattr(caller, node, set)?,
-                };
-                Ok(Answer::Attr(ttls.attr(&attr)))
-            }
+            O::Setattr { set } => self.set_attributes(caller, node, set),
             O::Readlink => view.readlink(node).map(Answer::Bytes),
             O::Symlink { name, target } => {
                 self.named(node, name, || view.symlink(caller, node, name, target))
@@ -371,6 +352,29 @@ impl Server {
             }
             other => self.answer_rest(post, header, caller, other),
         }
+    }
+
+    fn lookup(&self, caller: Caller, node: NodeId, name: &[u8]) -> Reply<Answer> {
+        if let Some(answer) = self.first_open(caller, node, name) {
+            return Ok(answer);
+        }
+        let ttls = self.ttls.but(self.view.valid(node, Some(name)));
+        match self.view.lookup(caller, node, name)? {
+            Some(entry) => self.entry(ttls, entry),
+            None => Ok(Answer::Entry(ttls.absent())),
+        }
+    }
+
+    fn set_attributes(&self, caller: Caller, node: NodeId, set: SetAttr) -> Reply<Answer> {
+        if set.size.is_some() {
+            self.changing(node, caller);
+        }
+        let ttls = self.ttls.but(self.view.valid(node, None));
+        let attr = match self.is_for_capabilities(caller, node, &set) {
+            true => self.mapped.shown(node, self.view.getattr(node)?),
+            false => self.view.setattr(caller, node, set)?,
+        };
+        Ok(Answer::Attr(ttls.attr(&attr)))
     }
 
     /// Attributes; `open`: asked by a descriptor; `birth`: with the time of birth.

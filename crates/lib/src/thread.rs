@@ -152,72 +152,14 @@ impl Mine {
         }
         // What only counts has neither.
         let plain = order.is_none() && !scoped;
-        if let Some(guest) = self.open.as_ref().and_then(|open| open.guest.as_ref()) {
-            let (out, over) = (guest.out, self.open.as_ref().and_then(Open::over).is_some());
-            match (out, over) {
-                (true, true) => self.open = None,
-                (true, false) => return Err(Errno::BUSY),
-                // It can do nothing here but step out.
-                (false, true) => return Err(Errno::CANCELED),
-                (false, false) => {}
-            }
-        }
-        if let Some(open) = &mut self.open {
-            if !plain {
-                return Err(Errno::INVAL);
-            }
-            if open.from.is_none() && !open.joined {
-                return Err(Errno::BUSY);
-            }
-            open.depth += 1;
+        if self.takes_part(plain)? || self.is_made_inside(dir, plain)? {
             return Ok(());
-        }
-        match self.seat(dir) {
-            Ok(()) => {}
-            // A thread that was made, or a program that was executed, inside of a transaction.
-            Err(Errno::ALREADY) => {
-                if !plain {
-                    return Err(Errno::INVAL);
-                }
-                self.open = Some(Open::joined(u64::MAX, 1, None));
-                return Ok(());
-            }
-            Err(e) => return Err(e),
         }
         let routed = self.current()?.door.is_routed();
         if routed && how.flags.bits() & Flags::CALLS_KNOWN != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let mut flags = how.flags.of_daemon();
-        let (id, from) = loop {
-            let asked = match self.current()?.begin(flags, &how.scope) {
-                Err(e) if is_worn(e) => {
-                    self.renew(dir)?;
-                    self.current()?.begin(flags, &how.scope)?
-                }
-                other => other?,
-            };
-            let seat = self.current()?;
-            if let Some(order) = &order {
-                // Without its place it must not be committed.
-                seat.ask(abi::ORDER, &mut order.clone()).inspect_err(|_| {
-                    let _ = seat.ask(abi::ABORT, &mut abi::End::default());
-                })?;
-            }
-            match seat.go_in() {
-                Ok(from) => break (asked.id, from),
-                Err(e) => {
-                    let mut end = abi::End::default();
-                    let told = seat.ask(abi::ABORT, &mut end);
-                    // The working directory is the first thing that it looks up. If it lost by
-                    // that, the program has done nothing yet that it would have to know.
-                    if e != Errno::CANCELED || told.is_err() || end.state != abi::state::LOST {
-                        return Err(e);
-                    }
-                    flags |= abi::begin::RETRY;
-                }
-            }
-        };
+        let (id, from) = self.go_in(dir, how, order.as_ref())?;
         let alone = how.flags.bits() & Flags::NONBLOCK.bits() != 0;
         self.current()?.door.set(id, Phase::Open);
         let (from, joined, guest) = (Some(from), false, None);
@@ -231,6 +173,82 @@ impl Mine {
             })?;
         }
         Ok(())
+    }
+
+    /// Whether the thread is in a transaction, which it enters once more: if it only counts.
+    fn takes_part(&mut self, plain: bool) -> Result<bool, Errno> {
+        if let Some(guest) = self.open.as_ref().and_then(|open| open.guest.as_ref()) {
+            let (out, over) = (guest.out, self.open.as_ref().and_then(Open::over).is_some());
+            match (out, over) {
+                (true, true) => self.open = None,
+                (true, false) => return Err(Errno::BUSY),
+                // It can do nothing here but step out.
+                (false, true) => return Err(Errno::CANCELED),
+                (false, false) => {}
+            }
+        }
+        let Some(open) = &mut self.open else { return Ok(false) };
+        if !plain {
+            return Err(Errno::INVAL);
+        }
+        if open.from.is_none() && !open.joined {
+            return Err(Errno::BUSY);
+        }
+        open.depth += 1;
+        Ok(true)
+    }
+
+    /// Takes a seat; whether there is none, for a thread that was made, or a program that was
+    /// executed, inside of a transaction: it takes part in that.
+    fn is_made_inside(&mut self, dir: &Path, plain: bool) -> Result<bool, Errno> {
+        match self.seat(dir) {
+            Ok(()) => Ok(false),
+            Err(Errno::ALREADY) if plain => {
+                self.open = Some(Open::joined(u64::MAX, 1, None));
+                Ok(true)
+            }
+            Err(Errno::ALREADY) => Err(Errno::INVAL),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Has the daemon begin one, and goes in: which, and where from.
+    fn go_in(
+        &mut self,
+        dir: &Path,
+        how: &Begin<'_>,
+        order: Option<&abi::Order>,
+    ) -> Result<(u64, Where), Errno> {
+        let mut flags = how.flags.of_daemon();
+        loop {
+            let asked = match self.current()?.begin(flags, &how.scope) {
+                Err(e) if is_worn(e) => {
+                    self.renew(dir)?;
+                    self.current()?.begin(flags, &how.scope)?
+                }
+                other => other?,
+            };
+            let seat = self.current()?;
+            if let Some(order) = order {
+                // Without its place it must not be committed.
+                seat.ask(abi::ORDER, &mut order.clone()).inspect_err(|_| {
+                    let _ = seat.ask(abi::ABORT, &mut abi::End::default());
+                })?;
+            }
+            match seat.go_in() {
+                Ok(from) => return Ok((asked.id, from)),
+                Err(e) => {
+                    let mut end = abi::End::default();
+                    let told = seat.ask(abi::ABORT, &mut end);
+                    // The working directory is the first thing that it looks up. If it lost by
+                    // that, the program has done nothing yet that it would have to know.
+                    if e != Errno::CANCELED || told.is_err() || end.state != abi::state::LOST {
+                        return Err(e);
+                    }
+                    flags |= abi::begin::RETRY;
+                }
+            }
+        }
     }
 
     fn end(&mut self) -> Result<(), Errno> {

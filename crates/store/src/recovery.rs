@@ -303,44 +303,9 @@ fn recover(
 ) -> std::result::Result<Arc<Pool>, OpenError> {
     let Stage { io, layout, class, overlay, config, numbers } = stage;
     let failed = open_io(&layout.path);
-    let Scan { records, damaged: lost, torn } =
-        scan(&**io, layout, block.identity(), block.head).map_err(&failed)?;
-    let end = records.last().map_or(block.head, |r| r.after);
-    if let Some(lsn) = lost {
-        return Err(damaged(
-            layout,
-            format!("record {lsn} of the journal, followed by valid ones"),
-        ));
-    }
-    let mark = Mark::load(&**io, layout).map_err(&failed)?;
-    let mark = mark.filter(|m| m.store == block.store && m.epoch == block.epoch);
-    if let Some(mark) = mark.filter(|m| m.lsn >= end.lsn) {
-        return Err(damaged(
-            layout,
-            format!("record {} of the journal, which was installed", mark.lsn),
-        ));
-    }
-    let mut pending = decode_all(layout, records, || config.registry.knows(block.store))?;
-    let believed = |m: Mark| m.believed(&**io, layout, config.instance, class);
-    let installed = mark.filter(|_| !pending.is_empty()).map_or(0, believed);
+    let Left { mut pending, installed, end, torn } = read_journal(stage, block)?;
     // Before anything is changed.
-    let mut dropped = HashSet::new();
-    for p in pending.iter().filter(|p| p.record.lsn > installed) {
-        let Some(joint) = p.commit.joint.as_ref().filter(|j| !j.decides()) else { continue };
-        match others.outcome(joint) {
-            Outcome::Committed => {}
-            Outcome::Aborted => {
-                dropped.insert(p.record.lsn);
-            }
-            Outcome::Unknown => {
-                return Err(OpenError::Waits {
-                    path: shown(&layout.path),
-                    txn: p.commit.meta.txn,
-                    decider: shown(joint.decider().map_or(b"", |m| &m.path)),
-                });
-            }
-        }
-    }
+    let dropped = never_decided(layout, others, &pending, installed)?;
     let keep: Vec<SlotId> = pending
         .iter()
         .flat_map(|p| p.commit.set.slots().into_iter().chain(p.record.side))
@@ -382,6 +347,71 @@ fn recover(
         pool.release(slot, gone.contains(&slot) || linked);
     }
     Ok(pool)
+}
+
+/// What a journal holds.
+struct Left {
+    pending: Vec<Pending>,
+    /// Up to this record all are installed.
+    installed: u64,
+    /// Behind the last one.
+    end: Head,
+    /// One was cut off before its decision.
+    torn: bool,
+}
+
+/// Reads the journal, and how much of it is installed.
+fn read_journal(stage: Stage<'_>, block: &Super) -> std::result::Result<Left, OpenError> {
+    let Stage { io, layout, class, config, .. } = stage;
+    let failed = open_io(&layout.path);
+    let Scan { records, damaged: lost, torn } =
+        scan(&**io, layout, block.identity(), block.head).map_err(&failed)?;
+    let end = records.last().map_or(block.head, |r| r.after);
+    if let Some(lsn) = lost {
+        return Err(damaged(
+            layout,
+            format!("record {lsn} of the journal, followed by valid ones"),
+        ));
+    }
+    let mark = Mark::load(&**io, layout).map_err(&failed)?;
+    let mark = mark.filter(|m| m.store == block.store && m.epoch == block.epoch);
+    if let Some(mark) = mark.filter(|m| m.lsn >= end.lsn) {
+        return Err(damaged(
+            layout,
+            format!("record {} of the journal, which was installed", mark.lsn),
+        ));
+    }
+    let pending = decode_all(layout, records, || config.registry.knows(block.store))?;
+    let believed = |m: Mark| m.believed(&**io, layout, config.instance, class);
+    let installed = mark.filter(|_| !pending.is_empty()).map_or(0, believed);
+    Ok(Left { pending, installed, end, torn })
+}
+
+/// The records that wait for a decision elsewhere, which was that there is none.
+fn never_decided(
+    layout: &Layout,
+    others: &dyn Outcomes,
+    pending: &[Pending],
+    installed: u64,
+) -> std::result::Result<HashSet<u64>, OpenError> {
+    let mut dropped = HashSet::new();
+    for p in pending.iter().filter(|p| p.record.lsn > installed) {
+        let Some(joint) = p.commit.joint.as_ref().filter(|j| !j.decides()) else { continue };
+        match others.outcome(joint) {
+            Outcome::Committed => {}
+            Outcome::Aborted => {
+                dropped.insert(p.record.lsn);
+            }
+            Outcome::Unknown => {
+                return Err(OpenError::Waits {
+                    path: shown(&layout.path),
+                    txn: p.commit.meta.txn,
+                    decider: shown(joint.decider().map_or(b"", |m| &m.path)),
+                });
+            }
+        }
+    }
+    Ok(dropped)
 }
 
 /// What counts of a record, whether it is installed already or not.

@@ -8,9 +8,12 @@ use crate::{classes, context};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use systx_base::TxnId;
+use systx_protocol::client::Client;
 use systx_protocol::{Entered, FailureKind};
+use systx_session::plan::Wish;
 use systx_session::stand_in::StandIns;
-use systx_session::{Backing, Ended, Leftovers, Listen, PlaceToRun, Spec};
+use systx_session::{Backing, Ended, Leftovers, Listen, PlaceToRun, Spec, Started};
 
 /// Enters it.
 ///
@@ -36,23 +39,8 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
     };
     let wish = wish(&volume, &others, &cwd, false, (&[], &unprotected));
     let rules = classes::places(&wish.private, false);
-    let place = match live {
-        Some(pid) => PlaceToRun::ViewOf(pid),
-        None => PlaceToRun::NewView {
-            backing: match &mounted {
-                Some(path) => Backing::Directory(path.as_path().to_owned()),
-                None => Backing::Fuse,
-            },
-            wish,
-            fill: fill(),
-            no_net: false,
-            stand_ins: StandIns::default(),
-        },
-    };
-    let known: Vec<PathBuf> = match &place {
-        PlaceToRun::NewView { fill, .. } => fill.iter().map(|f| f.path.clone()).collect(),
-        PlaceToRun::ViewOf(_) => Vec::new(),
-    };
+    let backing = mounted.map_or(Backing::Fuse, |path| Backing::Directory(path.as_path().into()));
+    let (place, known) = place(live, backing, wish);
     let limits = systx_session::Limits::default();
     let spec = Spec { argv, env: environment(id, Some(&cwd)), cwd, place, watch: false, limits };
     let mut serve_it = serve(&mut client, id, rules, out);
@@ -67,16 +55,7 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
             return Err(e.into());
         }
     };
-    let listen = Listen { daemon: Some(client.as_fd()), ..Listen::default() };
-    let failed = |e| Problem::new(format!("waiting for the command: {e}"));
-    let mut ended = started.wait(&listen).map_err(failed)?;
-    if ended != Ended::DaemonGone {
-        let settled = started.settle(Leftovers::Kill, &listen).map_err(failed)?;
-        ended = settled.interrupted.unwrap_or(ended);
-    }
-    if ended == Ended::DaemonGone {
-        return Err(Problem::new(format!("the daemon ended; transaction {id} is lost")));
-    }
+    let ended = wait(&mut started, &client, id)?;
     if let Err(errno) = started.sync() {
         out.warn(&format!("writing back shared mappings: {errno}"));
     }
@@ -94,4 +73,32 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
         }
     }
     Ok(end_as(started, ended, ended.code().unwrap_or(FAILED)))
+}
+
+/// Where the command runs, and what is in it that is private to it.
+fn place(live: Option<u32>, backing: Backing, wish: Wish) -> (PlaceToRun, Vec<PathBuf>) {
+    if let Some(pid) = live {
+        return (PlaceToRun::ViewOf(pid), Vec::new());
+    }
+    let fill = fill();
+    let known = fill.iter().map(|f| f.path.clone()).collect();
+    let stand_ins = StandIns::default();
+    (PlaceToRun::NewView { backing, wish, fill, no_net: false, stand_ins }, known)
+}
+
+/// Waits for the command, and ends what it has left behind.
+fn wait(started: &mut Started, client: &Client, id: TxnId) -> Result<Ended, Problem> {
+    let listen = Listen { daemon: Some(client.as_fd()), ..Listen::default() };
+    let failed = |e| Problem::new(format!("waiting for the command: {e}"));
+    let mut ended = started.wait(&listen).map_err(failed)?;
+    if ended != Ended::DaemonGone {
+        let settled = started.settle(Leftovers::Kill, &listen).map_err(failed)?;
+        ended = settled.interrupted.unwrap_or(ended);
+    }
+    match ended {
+        Ended::DaemonGone => {
+            Err(Problem::new(format!("the daemon ended; transaction {id} is lost")))
+        }
+        ended => Ok(ended),
+    }
 }

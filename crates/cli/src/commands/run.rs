@@ -404,34 +404,7 @@ impl Runner<'_> {
             }
             outcome => (outcome.map_err(|f| lost_track(f, end, after.id))?, why),
         };
-        let sightings = after.started.sightings();
-        let seen = |reached| {
-            sightings.iter().filter(|s| s.reached == reached).map(sighting).collect::<Vec<_>>()
-        };
-        let mut report = Report {
-            id: after.id.to_string(),
-            attempts: self.losses + 1,
-            code,
-            exit: code.unwrap_or(FAILED),
-            end: None,
-            aborted_because: None,
-            dropped_private: after
-                .started
-                .private_remains(&after.known)
-                .into_iter()
-                .map(HostPath::from)
-                .collect(),
-            ended_leftovers: after
-                .settled
-                .ended
-                .iter()
-                .map(|p| format!("{} ({})", p.name, p.pid))
-                .collect(),
-            reached_outside: seen(true),
-            out_of_reach: seen(false),
-            limited: limited.is_some(),
-            services: Vec::new(),
-        };
+        let mut report = after.report(code, self.losses + 1, limited.is_some());
         if let Some(limit) = limited {
             self.out.warn(&format!(
                 "the run wanted to write more than {} (--limit-size): calls were refused with EDQUOT",
@@ -617,6 +590,30 @@ impl After {
     /// Of CMD's end and what happened while its leftovers were ended, what counts.
     fn what_happened(&self) -> Ended {
         self.settled.interrupted.unwrap_or(self.ended)
+    }
+
+    /// What is told of it, before it is known how the transaction ended.
+    fn report(&self, code: Option<i32>, attempts: u32, limited: bool) -> Report {
+        let sightings = self.started.sightings();
+        let seen = |reached| {
+            sightings.iter().filter(|s| s.reached == reached).map(sighting).collect::<Vec<_>>()
+        };
+        let dropped = self.started.private_remains(&self.known);
+        let left = self.settled.ended.iter();
+        Report {
+            id: self.id.to_string(),
+            attempts,
+            code,
+            exit: code.unwrap_or(FAILED),
+            end: None,
+            aborted_because: None,
+            dropped_private: dropped.into_iter().map(HostPath::from).collect(),
+            ended_leftovers: left.map(|p| format!("{} ({})", p.name, p.pid)).collect(),
+            reached_outside: seen(true),
+            out_of_reach: seen(false),
+            limited,
+            services: Vec::new(),
+        }
     }
 }
 

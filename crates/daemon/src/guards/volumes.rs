@@ -1,13 +1,13 @@
 //! Log-structured volumes: mounted, unmounted, brought back after the death of a daemon.
 
-use super::{Guards, SUCCESSION_LIMIT, State, not_unmounted};
+use super::{Guards, SUCCESSION_LIMIT, State, check_stall, not_unmounted};
 use crate::fuse_mount::FS_TYPE;
 use crate::holders::{self, Sought};
 use crate::image::{Image, Opened, Wanted, Which, cannot_open};
 use crate::mounts;
 use crate::protocol::{
-    Failure, FailureKind, HostPath, MountVolume, MountedVolume, Peer, STALL_MS_MAX, Snapshots,
-    Umount, Unmounted, VolumeSnapshot,
+    Failure, FailureKind, HostPath, MountVolume, MountedVolume, Peer, Snapshots, Umount, Unmounted,
+    VolumeSnapshot,
 };
 use crate::roster::VolumeEntry;
 use crate::served;
@@ -99,10 +99,7 @@ fn check_outside(path: &Path) -> Result<(), Failure> {
 /// Threads have transactions in a live tree.
 fn check_threads(request: &MountVolume, dir: &Path) -> Result<(), Failure> {
     let Some(how) = &request.threads else { return Ok(()) };
-    if how.stall_ms > STALL_MS_MAX {
-        let text = format!("a change is held for {STALL_MS_MAX} ms at most");
-        return Err(Failure::new(FailureKind::Invalid, text));
-    }
+    check_stall(how.stall_ms)?;
     if request.snapshot.is_some() {
         return Err(modes::refusal(Way::Thread, Way::Moment, dir.display()).path(dir));
     }
@@ -125,13 +122,7 @@ impl Guards {
     /// See [`crate::protocol::Control::mount_volume`].
     pub(crate) fn mount_volume(&self, request: &MountVolume) -> Result<MountedVolume, Failure> {
         let mut state = self.state.lock();
-        if state.runtime.as_ref().is_some_and(|r| r.namespace() != request.mnt_ns) {
-            return Err(Failure::new(
-                FailureKind::Invalid,
-                "the daemon is in another mount namespace than you: the mount would not be seen \
-                 here",
-            ));
-        }
+        state.check_namespace(request.mnt_ns)?;
         let given = request.file.as_path();
         let file = std::fs::canonicalize(given).map_err(|e| cannot_open(given, &e))?;
         let dir = resolved(request.dir.as_path())?;

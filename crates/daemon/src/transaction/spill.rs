@@ -1,6 +1,9 @@
 //! What one transaction may take of the daemon, and where its private data goes that is too much
 //! for memory.
 
+use super::Terms;
+use super::several::Alarm;
+use crate::volume::OpenVolume;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,14 +41,40 @@ impl Limits {
     };
 }
 
-/// Private data that is too much for memory goes to the store's staging slots.
-pub(super) struct StoreSpill {
-    pub(super) site: Arc<Site>,
-    /// Bytes that may still be written.
-    pub(super) left: Arc<AtomicU64>,
+/// The room that one transaction has for its private data.
+pub(super) struct Room {
+    pub(super) limits: Limits,
     pub(super) budget: Budget,
-    /// Set where there is no room.
+    pub(super) spill: Arc<dyn Spill>,
+    /// Set where there is none.
     pub(super) full: Arc<AtomicBool>,
+}
+
+impl Room {
+    pub(super) fn new(volume: &OpenVolume, terms: &Terms, alarm: &Alarm) -> Room {
+        let limits = if terms.whose.guest { Limits::GUEST } else { Limits::NONE };
+        let most = terms.limit_bytes.unwrap_or(u64::MAX);
+        // One for all parts.
+        let budget = alarm.budget(|| Budget::with_most(limits.memory, most));
+        let full = Arc::new(AtomicBool::new(false));
+        let spill = Arc::new(StoreSpill {
+            site: Arc::clone(&volume.site),
+            left: Arc::new(AtomicU64::new(limits.staged)),
+            budget: budget.clone(),
+            full: Arc::clone(&full),
+        });
+        Room { limits, budget, spill, full }
+    }
+}
+
+/// Private data that is too much for memory goes to the store's staging slots.
+struct StoreSpill {
+    site: Arc<Site>,
+    /// Bytes that may still be written.
+    left: Arc<AtomicU64>,
+    budget: Budget,
+    /// Set where there is no room.
+    full: Arc<AtomicBool>,
 }
 
 impl Spill for StoreSpill {

@@ -2,20 +2,11 @@
 
 /// Functions of more than 70 lines of code.
 pub const LONG_FUNCTIONS: &[(&str, usize)] = &[
-    ("crates/cli/src/commands/enter.rs: enter", 77),
-    ("crates/cli/src/commands/run.rs: finish", 71),
-    ("crates/daemon/src/guards.rs: guard", 92),
-    ("crates/daemon/src/path_views.rs: mount", 82),
-    ("crates/daemon/src/thread_views.rs: end", 82),
-    ("crates/daemon/src/transaction.rs: begin_over", 106),
     ("crates/e2e/src/bin/systx-e2e-regions/stress.rs: stress", 77),
     ("crates/e2e/src/bin/systx-e2e-threads/routed.rs: names", 81),
-    ("crates/fuse/src/server.rs: answer", 81),
     ("crates/histories/src/hot.rs: work", 71),
-    ("crates/lib/src/thread.rs: begin", 83),
     ("crates/sim/src/model.rs: run", 80),
     ("crates/sim/src/publication/daemon.rs: commit_steps", 80),
-    ("crates/store/src/recovery.rs: recover", 86),
 ];
 
 /// Structs of more than 12 fields.
