@@ -1,6 +1,6 @@
 //! Ground of every other crate: identifiers, time stamps, the binary codec of the on-disk formats,
-//! ranked locks, names as persons may read them, and the count of how far long work is.  No I/O and
-//! no threads of its own.
+//! ranked locks, names as persons may read them, texts of /proc, and the count of how far long work
+//! is.  No I/O and no threads of its own.
 
 #![forbid(unsafe_code)]
 
@@ -8,6 +8,7 @@ pub mod codec;
 pub mod id;
 mod mix;
 mod orders;
+pub mod proc;
 pub mod progress;
 mod shown;
 pub mod sync;

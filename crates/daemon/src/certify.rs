@@ -1,6 +1,7 @@
 //! Who is asked before a commit in a guarded directory (decision 0049): the question on its way.
 //! What is asked is made of a write set by [`crate::offer`].
 
+use crate::members::process_of;
 use crate::protocol::certify::{self, Offer, READY, Verdict};
 use crate::protocol::{
     self, Conflict, Failure, FailureKind, HostPath, Opponent, Outcome, Part, Summary,
@@ -48,9 +49,7 @@ impl Certifier {
     pub fn is_asked_by(&self, tid: u32) -> bool {
         let Ok(stream) = UnixStream::connect(&self.socket) else { return false };
         let listens = socket_peercred(&stream).ok().map(|peer| peer.pid.as_raw_nonzero().get());
-        let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-        let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-        let group = group.and_then(|group| group.trim().parse().ok());
+        let group = process_of(tid).and_then(|group| i32::try_from(group).ok());
         group.is_some() && group == listens
     }
 

@@ -21,6 +21,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+use systx_base::proc::{self, Stat};
 use systx_base::sync::{Mutex, rank};
 
 /// `PIDFD_THREAD` (Linux 6.9).
@@ -216,12 +217,9 @@ impl Member {
 
 /// How a process ended for which its parent has not waited yet.
 fn zombie(pid: u32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything.
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace();
-    fields.next().filter(|state| *state == "Z")?;
-    fields.last()?.parse().ok()
+    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = Stat::read(&text).filter(|stat| stat.state() == Some('Z'))?;
+    stat.field(52)?.parse().ok()
 }
 
 fn name(inside: Inside) -> String {
@@ -244,7 +242,7 @@ fn namespace(tid: u32) -> Option<u64> {
 pub(crate) fn process_of(tid: u32) -> Option<u32> {
     let status = fs::read(format!("/proc/{tid}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
-    status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+    proc::status(&status, "Tgid")?.parse().ok()
 }
 
 /// The number of the last thread or process that was made.

@@ -1,9 +1,8 @@
 //! The mount table of a process, proc_pid_mountinfo(5).
 
-use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use systx_base::proc::Mounted;
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,51 +76,19 @@ pub fn parse(table: &[u8]) -> Vec<Mount> {
 }
 
 fn parse_line(line: &[u8]) -> Option<Mount> {
-    let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
-    let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse::<u64>().ok();
-    let mut fields = line.split(|b| *b == b' ');
-    let id = number(fields.next()?)?;
-    let mut dev = fields.nth(1)?.split(|b| *b == b':');
-    let (major, minor) = (number(dev.next()?)?, number(dev.next()?)?);
-    let dev = rustix::fs::makedev(u32::try_from(major).ok()?, u32::try_from(minor).ok()?);
-    let root = unescape(fields.next()?);
-    let at = unescape(fields.next()?);
-    let options = fields.next()?;
-    let (mut shared, mut master) = (None, None);
-    // Optional fields, ended by a lone hyphen.
-    for field in fields.by_ref().take_while(|f| *f != b"-") {
-        let field = text(field);
-        match field.split_once(':') {
-            Some(("shared", n)) => shared = n.parse().ok(),
-            Some(("master", n)) => master = n.parse().ok(),
-            _ => {}
-        }
-    }
-    let fs = text(fields.next().unwrap_or_default());
-    let source = unescape(fields.next().unwrap_or_default());
-    let of_all = fields.next().unwrap_or_default();
-    let read_only = [options, of_all].iter().any(|o| o.split(|b| *b == b',').any(|o| o == b"ro"));
-    let quotas = systx_store::quota::in_options(of_all);
-    Some(Mount { id, dev, root, at, read_only, quotas, shared, master, fs, source })
-}
-
-/// Space, tab, newline and backslash stand as `\ooo`.
-fn unescape(field: &[u8]) -> PathBuf {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, tail @ ..] = rest {
-        if let ([b'\\', a, b, c, ..], true) = (rest, *first == b'\\') {
-            let octal = |d: &u8| (b'0'..=b'7').contains(d).then(|| u32::from(d - b'0'));
-            if let (Some(a), Some(b), Some(c)) = (octal(a), octal(b), octal(c)) {
-                out.push((a * 64 + b * 8 + c) as u8);
-                rest = &rest[4..];
-                continue;
-            }
-        }
-        out.push(*first);
-        rest = tail;
-    }
-    PathBuf::from(OsString::from_vec(out))
+    let m = Mounted::read(line)?;
+    Some(Mount {
+        id: m.id,
+        dev: rustix::fs::makedev(m.dev.0, m.dev.1),
+        read_only: m.is_read_only() || m.of_all.split(|b| *b == b',').any(|o| o == b"ro"),
+        quotas: systx_store::quota::in_options(m.of_all),
+        shared: m.group("shared"),
+        master: m.group("master"),
+        root: m.root,
+        at: m.at,
+        fs: m.fs,
+        source: m.source,
+    })
 }
 
 #[cfg(test)]
@@ -174,7 +141,5 @@ mod tests {
     #[test]
     fn broken_tables_are_passed_over() {
         assert_eq!(parse(b"nonsense\nx 2 8:1 / /\n1\n\n1 2 8:x / / rw - a b rw\n"), []);
-        assert_eq!(unescape(b"a\\0"), Path::new("a\\0"));
-        assert_eq!(unescape(b"\\134"), Path::new("\\"));
     }
 }

@@ -15,6 +15,7 @@ use crate::volume::OpenVolume;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use systx_base::proc;
 use systx_base::sync::{Event, Mutex, rank};
 
 /// So many looks that find the same wait, and nobody waits for it any more.
@@ -106,7 +107,7 @@ fn wait_of(tid: u32) -> Option<u64> {
 }
 
 fn wait_in(status: &str) -> Option<u64> {
-    let state = status.lines().find_map(|line| line.strip_prefix("State:\t"))?;
+    let state = proc::status(status, "State")?;
     // Asleep, to be woken by signals or not; others run, wait for a processor, or are stopped.
     if !state.starts_with(['S', 'D']) {
         return None;

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
+use systx_base::proc::Stat;
 
 /// Rounds of looking at those that were made while it was looked: nobody keeps the daemon busy for
 /// ever by starting processes.
@@ -174,9 +175,8 @@ pub fn is_alive(pid: u32) -> bool {
     if pid == 0 {
         return true;
     }
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name in parentheses may hold anything; the state follows its last parenthesis.
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    let text = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = Stat::read(&text).and_then(|stat| stat.state());
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
@@ -198,10 +198,8 @@ pub fn has_locked(file: BorrowedFd<'_>) -> Option<u32> {
 /// When a process started, in ticks since the boot; its number may be another one's at another
 /// time.
 pub fn started(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = stat.rsplit_once(')')?;
-    // The 22nd field; the first of the rest is the third.
-    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    Stat::read(&text)?.field(22)?.parse().ok()
 }
 
 /// Whether a process sees a mount of the file system with this minor device number (major 0).

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use systx_base::proc::Stat;
 use systx_base::sync::{Event, Mutex, rank};
 
 use crate::post::Post;
@@ -319,8 +320,8 @@ fn threads() -> impl Iterator<Item = i32> {
 
 /// A thread of this process that runs, or waits for nothing but a CPU.
 fn ready(thread: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
-    stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" R")))
+    let text = std::fs::read(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    Stat::read(&text).and_then(|stat| stat.state()) == Some('R')
 }
 
 /// Idle time of all CPUs together.

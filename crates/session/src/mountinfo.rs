@@ -1,9 +1,9 @@
 //! /proc/self/mountinfo (proc_pid_mountinfo(5)), and which of its mounts can be reached by path.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use systx_base::proc::Mounted;
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,45 +53,10 @@ pub fn parse(text: &[u8]) -> Result<Vec<Mount>, ParseError> {
 }
 
 fn parse_line(line: &[u8]) -> Option<Mount> {
-    let mut fields = line.split(|b| *b == b' ');
-    let id = number(fields.next()?)?;
-    let parent = number(fields.next()?)?;
-    let mut dev = fields.next()?.split(|b| *b == b':');
-    let dev = (number(dev.next()?)?.try_into().ok()?, number(dev.next()?)?.try_into().ok()?);
-    let root = unescape(fields.next()?);
-    let at = unescape(fields.next()?);
-    let options = fields.next()?;
-    // Optional fields, ended by a lone hyphen.
-    fields.by_ref().find(|f| *f == b"-")?;
-    let fs = String::from_utf8_lossy(fields.next()?).into_owned();
-    let source = unescape(fields.next().unwrap_or_default());
-    let read_only = options.split(|b| *b == b',').any(|o| o == b"ro");
+    let m = Mounted::read(line)?;
+    let read_only = m.is_read_only();
+    let Mounted { id, parent, dev, root, at, fs, source, .. } = m;
     Some(Mount { id, parent, dev, root, at, fs, source, read_only })
-}
-
-fn number(field: &[u8]) -> Option<u64> {
-    std::str::from_utf8(field).ok()?.parse().ok()
-}
-
-/// Space, tab, newline and backslash stand as `\ooo`.
-fn unescape(field: &[u8]) -> PathBuf {
-    let mut out = Vec::with_capacity(field.len());
-    let mut i = 0;
-    while i < field.len() {
-        let octal = field.get(i + 1..i + 4).filter(|d| d.iter().all(|b| (b'0'..=b'7').contains(b)));
-        match (field[i], octal) {
-            (b'\\', Some(d)) => {
-                let value = d.iter().fold(0u32, |v, b| v * 8 + u32::from(b - b'0'));
-                out.push((value & 0xff) as u8);
-                i += 4;
-            }
-            (b, _) => {
-                out.push(b);
-                i += 1;
-            }
-        }
-    }
-    PathBuf::from(OsString::from_vec(out))
 }
 
 /// The mounts that a path walk from `/` can reach, at most one per path, parents before children.

@@ -6,6 +6,7 @@
 
 use rustix::process::{Pid, Signal};
 use std::collections::HashMap;
+use systx_base::proc::{Stat, status};
 
 /// One process of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,9 +75,7 @@ pub(crate) fn sleeps_of(pid: u32) -> Option<u64> {
     for thread in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
         let text = std::fs::read(thread.ok()?.path().join("status")).ok()?;
         let text = String::from_utf8_lossy(&text);
-        let value = |name: &str| {
-            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":")).map(str::trim)
-        };
+        let value = |name: &str| status(&text, name);
         if value("State")?.starts_with('R') {
             return None;
         }
@@ -93,16 +92,10 @@ pub fn look(pid: u32) -> Option<Process> {
     parse(&stat)
 }
 
-/// `pid (comm) state ppid …`; comm may hold anything, `)` too.
 fn parse(stat: &[u8]) -> Option<Process> {
-    let open = stat.iter().position(|b| *b == b'(')?;
-    let close = stat.iter().rposition(|b| *b == b')')?;
-    let pid = std::str::from_utf8(stat.get(..open)?).ok()?.trim().parse().ok()?;
-    let name = String::from_utf8_lossy(stat.get(open + 1..close)?).into_owned();
-    let mut rest = std::str::from_utf8(stat.get(close + 1..)?).ok()?.split_ascii_whitespace();
-    let state = rest.next()?.chars().next()?;
-    let parent = rest.next()?.parse().ok()?;
-    Some(Process { pid, name, parent, state })
+    let stat = Stat::read(stat)?;
+    let name = String::from_utf8_lossy(stat.name).into_owned();
+    Some(Process { pid: stat.pid, name, parent: stat.parent()?, state: stat.state()? })
 }
 
 /// Signals every process of the list.  Between the look and the signal a pid could be reused only

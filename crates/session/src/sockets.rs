@@ -202,16 +202,16 @@ pub(crate) fn serve(
 
 /// The process and the rights in the text of /proc/TID/status.
 fn parse(status: &str) -> Option<(Pid, Rights)> {
-    let text = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
+    let text = |key: &str| systx_base::proc::status(status, key);
     let numbers = |key: &str| {
         let numbers = text(key)?.split_ascii_whitespace().map(|n| n.parse::<u32>().ok());
         numbers.collect::<Option<Vec<u32>>>()
     };
-    let process = Pid::from_raw(i32::try_from(*numbers("Tgid:")?.first()?).ok()?)?;
+    let process = Pid::from_raw(i32::try_from(*numbers("Tgid")?.first()?).ok()?)?;
     let rights = Rights {
-        uid: Uid::from_raw(*numbers("Uid:")?.get(1)?),
-        gid: Gid::from_raw(*numbers("Gid:")?.get(1)?),
-        groups: numbers("Groups:")?.into_iter().map(Gid::from_raw).collect(),
+        uid: Uid::from_raw(*numbers("Uid")?.get(1)?),
+        gid: Gid::from_raw(*numbers("Gid")?.get(1)?),
+        groups: numbers("Groups")?.into_iter().map(Gid::from_raw).collect(),
         effective: CapabilitySet::from_bits_retain(
             u64::from_str_radix(text("CapEff:")?.trim(), 16).ok()?,
         ),

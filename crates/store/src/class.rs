@@ -4,6 +4,7 @@
 
 use crate::io::Class;
 use std::path::{Path, PathBuf};
+use systx_base::proc::Mounted;
 
 const EXT: u64 = 0xef53;
 const XFS: u64 = 0x5846_5342;
@@ -89,14 +90,11 @@ pub(crate) fn kept_by_kernel(magic: u64, dev: u64) -> Option<PathBuf> {
 
 /// The options with which the file system on `dev` was mounted, as the mount table has them.
 pub(crate) fn options(dev: u64) -> Vec<String> {
-    let dev = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let of_all = table.lines().find_map(|line| {
-        let (place, rest) = line.split_once(" - ")?;
-        let here = place.split(' ').nth(2) == Some(&dev);
-        rest.split(' ').nth(2).filter(|_| here)
-    });
-    of_all.unwrap_or_default().split(',').map(str::to_owned).collect()
+    let dev = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mut mounts = table.split(|b| *b == b'\n').filter_map(Mounted::read);
+    let of_all = mounts.find(|mount| mount.dev == dev).map_or(&b""[..], |mount| mount.of_all);
+    String::from_utf8_lossy(of_all).split(',').map(str::to_owned).collect()
 }
 
 /// Whether nothing of the overlay on `dev` is ever synced.

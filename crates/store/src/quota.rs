@@ -8,6 +8,7 @@
 use crate::class::{BTRFS, OVERLAY};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use systx_base::proc::Mounted;
 
 /// Where to look.
 #[derive(Debug)]
@@ -55,13 +56,9 @@ fn uuid(id: [u8; 16]) -> String {
 
 /// Whether any mount of a device keeps quotas, in a table as /proc/PID/mountinfo.
 fn in_table(table: &[u8], dev: u64) -> bool {
-    let dev = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
-    table.split(|b| *b == b'\n').any(|line| {
-        let mut fields = line.split(|b| *b == b' ');
-        fields.nth(2) == Some(dev.as_bytes())
-            && fields.any(|field| field == b"-")
-            && fields.nth(2).is_some_and(in_options)
-    })
+    let dev = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    let mut mounts = table.split(|b| *b == b'\n').filter_map(Mounted::read);
+    mounts.any(|mount| mount.dev == dev && in_options(mount.of_all))
 }
 
 /// Whether options of a file system, as /proc/PID/mountinfo has them, say that it keeps quotas.
