@@ -21,6 +21,10 @@ use systx_store::{GcReport, InUse, Keep, Slot, Undo, UndoError, Wanted, usual_li
 const LOOK_FROM: u64 = 1 << 20;
 const LOOK_AGAIN: i64 = 3600;
 
+/// Each entry of the log that cannot be undone any more is a file here, of two blocks with its
+/// record; together they take a 32nd of the volume at most.
+const BLOCKS_OF_AN_ENTRY: u64 = 64;
+
 /// What a collection needs to know of a history.  A file of the history is written once, so this
 /// is true as long as there is that object.
 #[derive(Clone, Copy)]
@@ -162,12 +166,14 @@ impl VolumeStore {
         let mut report = GcReport::default();
         let (mut forget, mut drop) = (Vec::new(), Vec::new());
         let (mut counted, mut logged) = (0, 0);
+        let most = self.volume.space().total / BLOCKS_OF_AN_ENTRY;
+        let log = keep.log.min(usize::try_from(most).unwrap_or(usize::MAX));
         for history in all {
             let Short { txn, finished, forgotten, .. } = history;
             let size = sizes.get(&txn).copied().unwrap_or(0);
             if forgotten && !graves.contains_key(&txn) {
                 logged += 1;
-                if logged > keep.log {
+                if logged > log {
                     drop.push(txn);
                 }
                 continue;

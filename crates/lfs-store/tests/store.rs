@@ -312,6 +312,39 @@ fn undo_takes_back_what_nobody_has_changed_since() {
     assert_eq!(dump(&store), before);
 }
 
+/// What a small volume remembers of transactions is bounded by its size, and not by their number
+/// alone.
+#[test]
+fn the_log_of_a_small_volume_is_short() {
+    let dev = Arc::new(MemDevice::new(2048));
+    make(dev.clone());
+    let store = open(dev.clone());
+    let mut used = Vec::new();
+    for n in 1..=150 {
+        let text = n.to_string();
+        let set = match n {
+            1 => file(&store, "/f", text.as_bytes()),
+            _ => {
+                let mut sets = Sets::new(&store);
+                sets.object("/f").content = whole(text.as_bytes());
+                sets.set
+            }
+        };
+        write(&store, TxnId(n), set);
+        if n % 50 == 0 {
+            // The second one drops what the first one has forgotten.
+            for _ in 0..2 {
+                store.gc(Keep { count: 1, log: 10_000, ..Keep::default() }).unwrap();
+            }
+            used.push(store.volume().space().used);
+        }
+    }
+    let kept = store.history().unwrap();
+    assert!((20..40).contains(&kept.len()), "{}", kept.len());
+    assert!(kept.iter().any(|kept| kept.meta.txn == TxnId(150)), "the last one is there");
+    assert!(used[2] <= used[1] + 8, "{used:?}");
+}
+
 /// The history makes room for commits, oldest first; when there is nothing left to forget a commit
 /// is refused before it is decided, and one that only removes is not.
 #[test]
