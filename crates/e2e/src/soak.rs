@@ -9,10 +9,12 @@
 //!
 //! - `load`: the cycle; `threads`: what programs with libsystx do in it; `sample`: what is looked
 //!   at.
+//! - `volume`: a soak of a log-structured volume.
 
 mod load;
 mod sample;
 mod threads;
+pub mod volume;
 
 use crate::Lab;
 use crate::lab::{find_program, guard_mounts};

@@ -24,7 +24,12 @@ impl<'a> Mounted<'a> {
 
     /// With transactions of threads in it.
     pub fn for_threads(lab: &'a Lab) -> Mounted<'a> {
-        Mounted::made(lab, "64M", &["--threads"])
+        Mounted::sized_for_threads(lab, "64M")
+    }
+
+    /// With these, and of this size.
+    pub fn sized_for_threads(lab: &'a Lab, size: &str) -> Mounted<'a> {
+        Mounted::made(lab, size, &["--threads"])
     }
 
     /// Of this size.

@@ -1,10 +1,10 @@
 //! Mixed load for a while, and a look at what grows:
-//! `systx-e2e-soak [--minutes N] [--life CYCLES] [--rows N]`.
+//! `systx-e2e-soak [--volume] [--minutes N] [--life CYCLES] [--rows N]`.
 
 use std::process::ExitCode;
 use std::time::Duration;
 use systx_e2e::Lab;
-use systx_e2e::soak::{Options, PROGRAM, obstacle, program, soak};
+use systx_e2e::soak::{Options, PROGRAM, obstacle, program, soak, volume};
 
 fn main() -> ExitCode {
     let mut rows = 40;
@@ -16,6 +16,7 @@ fn main() -> ExitCode {
         program(&which, dir.as_ref());
         return ExitCode::SUCCESS;
     }
+    let of_volume = args.next_if(|arg| arg == "--volume").is_some();
     while let Some(arg) = args.next() {
         let number = args.next().and_then(|n| n.parse::<f64>().ok()).filter(|n| *n > 0.0);
         match (arg.as_str(), number) {
@@ -23,7 +24,9 @@ fn main() -> ExitCode {
             ("--life", Some(n)) => options.life = n as usize,
             ("--rows", Some(n)) => rows = n as usize,
             _ => {
-                eprintln!("usage: systx-e2e-soak [--minutes N] [--life CYCLES] [--rows N]");
+                eprintln!(
+                    "usage: systx-e2e-soak [--volume] [--minutes N] [--life CYCLES] [--rows N]"
+                );
                 return ExitCode::from(2);
             }
         }
@@ -35,11 +38,24 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
     };
+    if of_volume {
+        return soak_of_volume(&lab, options);
+    }
     let report = soak(&lab, options);
     print!("{}{}", report.table(rows), report.opened());
     println!("{} cycles, {} transactions lost", report.samples.len(), report.lost);
     for line in &report.growth {
         println!("grows: {line}");
     }
+    if report.growth.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn soak_of_volume(lab: &Lab, options: Options) -> ExitCode {
+    let report = volume::soak(lab, options.time, options.life as u64);
+    let volume::Report { cycles, kills, looks, committed, .. } = report;
+    let used: Vec<u64> = report.used.iter().map(|bytes| bytes >> 10).collect();
+    println!("KiB in use without snapshots: {used:?}; the most: {}", report.most >> 10);
+    println!("{cycles} cycles, {committed} commits, {kills} kills, {looks} looks at snapshots");
+    report.growth.iter().for_each(|line| println!("grows: {line}"));
     if report.growth.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
