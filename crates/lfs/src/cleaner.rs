@@ -240,6 +240,17 @@ pub fn candidates(state: &State) -> Vec<(u32, Segment)> {
         .collect()
 }
 
+/// Segments of which less than half is live, whoever keeps the rest: with the generation of each and
+/// what is live, the emptiest first.
+pub fn sparse(state: &State) -> Vec<(u32, u32, u32)> {
+    let usable = state.tree.env.geometry.usable();
+    let all = (0..).zip(state.usage.segments());
+    let all = all.filter(|(_, s)| s.live > 0 && s.live < usable / 2 && !s.taken);
+    let mut all: Vec<_> = all.map(|(n, s)| (n, s.generation, s.live)).collect();
+    all.sort_by_key(|(_, _, live)| *live);
+    all
+}
+
 /// Moves what is live out of a segment, as long as the free segments suffice for it and for the
 /// checkpoint.  Returns whether all of it has been moved.
 ///
@@ -271,13 +282,25 @@ pub fn fetch(env: &Env, segment: u32, generation: u32) -> Result<Fetched> {
     Ok(Fetched { segment, generation, pieces, blocks: bytes })
 }
 
-/// As [`empty`], with what was read before.
+/// As [`empty`], with what was read before, if that frees the segment: nothing is moved out of one
+/// that a snapshot keeps.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if what is live is not what was written; what reading says.
 pub fn publish(state: &mut State, fetched: &Fetched) -> Result<bool> {
+    match state.usage.segment(fetched.segment).pins {
+        0 => publish_kept(state, fetched),
+        _ => Ok(true),
+    }
+}
+
+/// As [`publish`], also if a snapshot keeps the segment.
+///
+/// # Errors
+/// As [`publish`].
+pub fn publish_kept(state: &mut State, fetched: &Fetched) -> Result<bool> {
     let now = state.usage.segment(fetched.segment);
-    if now.generation != fetched.generation || now.live == 0 || now.taken || now.pins > 0 {
+    if now.generation != fetched.generation || now.live == 0 || now.taken {
         return Ok(true);
     }
     move_out(state, fetched.segment, &fetched.pieces, Some(&fetched.blocks))

@@ -543,6 +543,8 @@ impl Volume {
     /// [`Error::Exists`], [`Error::NameTooLong`], [`Error::Invalid`] for the name;
     /// [`Error::NoSpace`]; as [`Volume::durable`].
     pub fn snapshot(&self, name: &str) -> Result<()> {
+        snapshots::check_name(&self.state.lock(), name)?;
+        self.gather()?;
         let mut state = self.state.lock();
         self.wait_for_writer(&mut state)?;
         self.make_room(&mut state, Need::of(16))?;

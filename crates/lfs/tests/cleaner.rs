@@ -146,6 +146,41 @@ fn commits_pay_for_the_space_that_they_use() {
     assert!(least >= 4, "the reserve was given away: {least} segments");
 }
 
+/// There is always one that keeps a segment with anything live in it; what is dead there comes back
+/// all the same, when those are gone that were made before it died.
+#[test]
+fn snapshots_that_follow_each_other_keep_little_more_than_they_show() {
+    const PAGES: u64 = 256;
+    const CHANGED: u64 = 32;
+    let (disk, volume) = fresh(9 + 600 * u64::from(common::SEGMENT));
+    let f = volume.plain(|ops| ops.create(ROOT, b"f", &file())).unwrap();
+    commit(&volume, |ops| ops.write(f, 0, &bytes(1, (PAGES * 4096) as usize))).unwrap();
+    let (mut draw, mut shown, mut most) = (7u64, std::collections::VecDeque::new(), 0);
+    for round in 0..60u64 {
+        commit(&volume, |ops| {
+            (0..CHANGED).try_for_each(|n| {
+                draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                ops.write(f, (draw >> 33) % PAGES * 4096, &bytes(round << 8 | n, 4096))
+            })
+        })
+        .unwrap();
+        volume.snapshot(&round.to_string()).unwrap();
+        shown.push_back((round, tree(&volume)));
+        if shown.len() > 3 {
+            let (oldest, then) = shown.pop_front().unwrap();
+            let view = volume.at(&oldest.to_string()).unwrap();
+            assert_eq!(view.look(common::dump).unwrap(), then);
+            drop(view);
+            volume.remove_snapshot(&oldest.to_string()).unwrap();
+        }
+        most = most.max(volume.space().used);
+    }
+    // As much again is dead at most, and what checkpoints have written since.
+    assert!(most < 2 * (PAGES + 3 * CHANGED) + 128, "{most}");
+    drop(volume);
+    assert_eq!(check(disk, clock()).unwrap().findings, []);
+}
+
 #[test]
 fn a_snapshot_keeps_what_it_has_until_it_is_removed() {
     let (disk, volume, files) = worn();

@@ -14,6 +14,9 @@ use std::time::Duration;
 /// Blocks that one round moves at most: they are in memory meanwhile.
 const MOVES: u64 = 4096;
 
+/// Blocks that are moved for a snapshot at most.
+const GATHERED: u64 = 4 * MOVES;
+
 /// When a cleaner works.  Percents are parts of what is free above the live data and the reserve:
 /// so much of it lies in free segments, and the rest is dead in others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -181,6 +184,45 @@ impl Volume {
         }
         round.gained = state.usage.free().saturating_sub(before);
         Ok(round)
+    }
+
+    /// Before a snapshot: moves what is live out of segments that are mostly dead, also out of those
+    /// that older snapshots keep, as far as there is room. The new snapshot then keeps none of
+    /// these. So what lies dead beside what a snapshot keeps is no more than that, and a segment is
+    /// free again when the snapshots are deleted that were there when it was full.
+    ///
+    /// # Errors
+    /// As [`Volume::durable`]; [`Error::Io`].
+    pub(super) fn gather(&self) -> Result<()> {
+        let sparse = cleaner::sparse(&self.state.lock());
+        let (mut left, mut unwritten) = (GATHERED, 0);
+        // The checkpoint writes the last of them.
+        for (segment, generation, live) in sparse {
+            let live = u64::from(live);
+            let fetched = cleaner::fetch(&self.env, segment, generation)?;
+            let mut state = self.state.lock();
+            state.flow.goes_on()?;
+            let needs = 2 * live + state.price();
+            if live > left || !state.has_capacity(needs) || state.headroom().0 / 2 < needs {
+                break;
+            }
+            match cleaner::publish_kept(&mut state, &fetched) {
+                Ok(true) => {}
+                Ok(false) => break,
+                // It stays as it is; the snapshot keeps it.
+                Err(Error::Corrupt { .. }) => continue,
+                Err(e) => return Err(e),
+            }
+            state.flow.applied += 1;
+            drop(state);
+            (left, unwritten) = (left - live, unwritten + live);
+            // They are in memory until then.
+            if unwritten > MOVES {
+                self.sync()?;
+                unwritten = 0;
+            }
+        }
+        Ok(())
     }
 
     /// For idle times: writes the most scattered of up to `max` files from inode `from` on again,
