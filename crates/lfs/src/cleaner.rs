@@ -240,8 +240,8 @@ pub fn candidates(state: &State) -> Vec<(u32, Segment)> {
         .collect()
 }
 
-/// Segments of which less than half is live, whoever keeps the rest: with the generation of each and
-/// what is live, the emptiest first.
+/// Segments of which less than half is live, whoever keeps the rest: with the generation of each
+/// and what is live, the emptiest first.
 pub fn sparse(state: &State) -> Vec<(u32, u32, u32)> {
     let usable = state.tree.env.geometry.usable();
     let all = (0..).zip(state.usage.segments());

@@ -1,8 +1,8 @@
 //! A soak of one log-structured volume: mixed load, the cleaner's thread beside it, snapshots that
 //! come and go, and kills in the middle of all that.
 //!
-//! After each cycle of equal work the same is there, so what the volume has in use may not grow from
-//! one moment without snapshots to the next, nor be more than a part of it in between.
+//! After each cycle of equal work the same is there, so what the volume has in use may not grow
+//! from one moment without snapshots to the next, nor be more than a part of it in between.
 //! After each kill the image is checked as it was left, by a copy, before anybody recovers it; what
 //! was told to be committed is there, and what runs change together is of one commit. A snapshot
 //! shows what was there when it was made, after each kill and before it is deleted.

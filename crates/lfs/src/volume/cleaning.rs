@@ -186,10 +186,10 @@ impl Volume {
         Ok(round)
     }
 
-    /// Before a snapshot: moves what is live out of segments that are mostly dead, also out of those
-    /// that older snapshots keep, as far as there is room. The new snapshot then keeps none of
-    /// these. So what lies dead beside what a snapshot keeps is no more than that, and a segment is
-    /// free again when the snapshots are deleted that were there when it was full.
+    /// Before a snapshot: moves what is live out of segments that are mostly dead, also out of
+    /// those that older snapshots keep, as far as there is room. The new snapshot then keeps none
+    /// of these. So what lies dead beside what a snapshot keeps is no more than that, and a segment
+    /// is free again when the snapshots are deleted that were there when it was full.
     ///
     /// # Errors
     /// As [`Volume::durable`]; [`Error::Io`].
