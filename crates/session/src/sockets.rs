@@ -213,7 +213,7 @@ fn parse(status: &str) -> Option<(Pid, Rights)> {
         gid: Gid::from_raw(*numbers("Gid")?.get(1)?),
         groups: numbers("Groups")?.into_iter().map(Gid::from_raw).collect(),
         effective: CapabilitySet::from_bits_retain(
-            u64::from_str_radix(text("CapEff:")?.trim(), 16).ok()?,
+            u64::from_str_radix(text("CapEff")?.trim(), 16).ok()?,
         ),
     };
     Some((process, rights))
