@@ -1,7 +1,7 @@
 //! `systx-replicate DIR SOCKET ADDRESS ENGINE [SNAPSHOTS EVERY [prune]]`: the certifier of DIR at
 //! SOCKET, which is the application of a CometBFT that calls it at ADDRESS and is asked at ENGINE.
-//! In SNAPSHOTS it keeps what others may begin with, of one in EVERY blocks; with `prune` the engine
-//! keeps no blocks before the oldest of these.
+//! In SNAPSHOTS it keeps what others may begin with, of one in EVERY blocks; with `prune` the
+//! engine keeps no blocks before the oldest of these.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
