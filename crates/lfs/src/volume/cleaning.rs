@@ -192,26 +192,27 @@ impl Volume {
     /// is free again when the snapshots are deleted that were there when it was full.
     ///
     /// # Errors
-    /// As [`Volume::durable`]; [`Error::Io`].
+    /// As [`Volume::durable`].
     pub(super) fn gather(&self) -> Result<()> {
         let sparse = cleaner::sparse(&self.state.lock());
         let (mut left, mut unwritten) = (GATHERED, 0);
         // The checkpoint writes the last of them.
         for (segment, generation, live) in sparse {
             let live = u64::from(live);
-            let fetched = cleaner::fetch(&self.env, segment, generation)?;
-            let mut state = self.state.lock();
+            let state = self.state.lock();
             state.flow.goes_on()?;
             let needs = 2 * live + state.price();
             if live > left || !state.has_capacity(needs) || state.headroom().0 / 2 < needs {
                 break;
             }
-            match cleaner::publish_kept(&mut state, &fetched) {
+            drop(state);
+            let fetched = cleaner::fetch(&self.env, segment, generation);
+            let mut state = self.state.lock();
+            match fetched.and_then(|fetched| cleaner::publish_kept(&mut state, &fetched)) {
                 Ok(true) => {}
                 Ok(false) => break,
-                // It stays as it is; the snapshot keeps it.
-                Err(Error::Corrupt { .. }) => continue,
-                Err(e) => return Err(e),
+                // What cannot be read stays as it is, and the snapshot keeps it.
+                Err(_) => continue,
             }
             state.flow.applied += 1;
             drop(state);
