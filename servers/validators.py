@@ -76,6 +76,14 @@ def own_network():
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 
 
+def same(every, end):
+    """Whether all have the same hash after each block up to this one that they still have."""
+    all_ = [one.hashes(1, end) for one in every]
+    common = set.intersection(*map(set, all_))
+    assert end in common, all_
+    return all(each[height] == all_[0][height] for each in all_ for height in common)
+
+
 class Validator:
     """One of them."""
 
@@ -124,23 +132,59 @@ class Validator:
         with open(path, "w") as file:
             file.write(text)
 
+    def held(self, step):
+        """Starts it with a snapshot to come, and returns when its application waits at a step of
+        that, until the file is gone whose name this is."""
+        hold = f"{self.name}.hold"
+        self.start(SYSTX_HOLD=f"{step}:{hold}")
+        until(lambda: os.path.exists(hold), f"step {step} of a snapshot; {self.log()}", 240)
+        return hold
+
+    def keeps_no_more(self):
+        """Started again with the snapshots that it has, to which no further ones come."""
+        self.kill()
+        while self.application[-1] == "prune":
+            self.application.pop()
+        self.application[-1] = str(10 ** 9)
+        self.start()
+
+    def node(self):
+        """How others name it."""
+        command = [self.comet, "show-node-id", "--home", self.home]
+        return subprocess.run(command, check=True, text=True, capture_output=True).stdout.strip()
+
+    def hashes(self, begin, end):
+        """After each block but the last one, as the next one has them: of those of these blocks
+        that its engine still has."""
+        found = {}
+        for height in range(max(begin, self.earliest()), end + 1):
+            try:
+                block = self.client.call("block", height=str(height))["block"]
+            except RuntimeError:
+                # An engine drops blocks at any time, also when no more come.
+                if self.earliest() <= height:
+                    raise
+                continue
+            found[height] = block["header"]["app_hash"]
+        return found
+
     def earliest(self):
         """The first block that it has."""
         return int(self.client.call("status")["sync_info"]["earliest_block_height"])
 
-    def spawn(self, *command):
+    def spawn(self, *command, **environment):
         with open(f"{self.name}.log", "a") as log:
-            process = subprocess.Popen(command, env=self.test.site.environment, stdout=log,
-                                       stderr=log, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                                       env=dict(self.test.site.environment, **environment))
         self.processes.append(process)
         return process
 
-    def start_application(self):
-        return self.spawn(*self.application)
+    def start_application(self, **environment):
+        return self.spawn(*self.application, **environment)
 
-    def start(self):
+    def start(self, **environment):
         # The engine asks its application again and again until that is there.
-        self.start_application()
+        self.start_application(**environment)
         self.spawn(self.comet, "node", "--home", self.home)
 
     def kill(self):

@@ -11,7 +11,9 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
+import abci  # noqa: E402
 import report  # noqa: E402
+import syncing  # noqa: E402
 import validators  # noqa: E402
 from volume import LIMIT, Volume, die_with_parent, until  # noqa: E402
 
@@ -226,6 +228,60 @@ class Killed(Graph):
         self.ends()
 
 
+class Place:
+    """A graph and its application, for `syncing`."""
+
+    def __init__(self, test, name, number, shape):
+        self.test, self.name, self.shape = test, name, shape
+        self.address = f"127.0.0.{number + 2}:26658"
+        self.tree = test.tree(name, shape)
+        self.snapshots = f"{test.site.base}/kept-{name}"
+
+    def anew(self):
+        os.unlink(f"{self.tree}/graph")
+        self.test.graph("create", self.tree, "--vertices", self.shape[0], "--edges", self.shape[1],
+                        "--seed", SEED)
+
+    def content(self):
+        """The edges: what heads them has numbers of its own."""
+        with open(f"{self.tree}/graph", "rb") as file:
+            return file.read()[4096:]
+
+    def start(self, **environment):
+        command = [self.test.program, self.tree, self.address, "2", self.snapshots, "1"]
+        return abci.Application(self.test.site, command, self.address, self.name, **environment)
+
+
+class Taken(syncing.Syncing, Graph):
+    """Snapshots that come from others, without an engine."""
+
+    SHAPE = SPARSE  # of three chunks
+
+    def setUp(self):
+        target = os.path.dirname(os.environ["SYSTX_BUILT"])
+        try:
+            self.program = validators.application(target, "graph/abci", "systx-graph-abci")
+            validators.own_network()
+        except validators.Missing as why:
+            self.skipTest(str(why))
+        super().setUp()
+        self.places = 0
+
+    def place(self, name):
+        self.places += 1
+        return Place(self, name, self.places, self.SHAPE)
+
+    def at(self, content):
+        return len(content) // 2
+
+    def work(self, place, application, number, other=False):
+        # One of the two changes something, whatever is there.
+        ends = f"{number} {number + (5 if other else 9)}"
+        word = "delete" if application.ask(f"exists {ends}") == b"yes" else "add"
+        request = f"{word} {ends}".encode()
+        return application.block(number, [request]), request
+
+
 class Agreed(Graph):
     """Four validators on one machine, which agree on blocks by CometBFT."""
 
@@ -259,7 +315,7 @@ class Agreed(Graph):
         command = lambda address: [abci, tree, f"{address}:26658",  # noqa: E731
                                    *(keeps if self.EVERY else [])]
         one = validators.Validator(self, number, comet, command, home)
-        one.tree = tree
+        one.tree, one.snapshots = tree, f"{self.site.base}/snapshots{number}"
         return one
 
     def reach(self, height, which=None):
@@ -300,6 +356,12 @@ class Agreed(Graph):
         os.unlink(f"{one.tree}/graph")
         self.graph("create", one.tree, "--vertices", DENSE[0], "--edges", DENSE[1], "--seed", SEED)
 
+    def all_agree(self):
+        """After each block that all of them have."""
+        self.send(20)
+        end = min(each.height() for each in self.all)
+        self.assertTrue(validators.same(self.all, end))
+
 
 class Snapshots(Agreed):
     EVERY = 15
@@ -321,18 +383,41 @@ class Snapshots(Agreed):
         forget = [one.comet, "unsafe-reset-all", "--home", one.home]
         subprocess.run(forget, check=True, capture_output=True)
         one.syncs_from(others)
-        one.start()
-        validators.until(lambda: "takes a snapshot" in one.whole_log(), "it is offered")
+        # In the middle of its transaction the graph and its engine are killed, and then the daemon.
+        hold = one.held(4)
         one.kill()
-        one.start()
+        os.unlink(hold)
+        hold = one.held(4)
+        self.site.kill_daemon()
+        os.unlink(hold)
         self.reach(max(other.height() for other in others), [one])
         self.assertGreater(one.earliest(), 1)
-        self.send(40)
-        end = min(each.height() for each in self.all)
-        for height in range(max(each.earliest() for each in self.all), end + 1):
-            found = {each.client.call("block", height=str(height))["block"]["header"]["app_hash"]
-                     for each in self.all}
-            self.assertEqual(len(found), 1, height)
+        self.all_agree()
+
+
+class Lies(syncing.Lying, Agreed):
+    EVERY = 15
+
+    def at(self, content):
+        return len(content) // 2
+
+    def go_on(self, blocks):
+        # Each time with another graph than ever before: an edge more or less, and not that again.
+        ends = f"0 {1 + self.sent}"
+        there = self.all[0].client.ask(f"exists {ends}") == "yes"
+        self.send_these([f"{'delete' if there else 'add'} {ends}"], self.all)
+        self.reach(max(one.height() for one in self.all) + blocks)
+
+    def forget(self, one):
+        self.make_first(one)
+        forget = [one.comet, "unsafe-reset-all", "--home", one.home]
+        subprocess.run(forget, check=True, capture_output=True)
+
+    def elsewhere(self, _):
+        tree = self.site.tree("elsewhere", guard=False)
+        self.graph("create", tree, "--vertices", DENSE[0], "--edges", DENSE[1], "--seed", SEED + 1)
+        with open(f"{tree}/graph", "rb") as file:
+            return file.read()
 
 
 class Validators(Agreed):

@@ -11,10 +11,12 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.dirname(HERE)]
+import abci  # noqa: E402
 import report  # noqa: E402
 import replicas  # noqa: E402
+import syncing  # noqa: E402
 import validators  # noqa: E402
-from volume import LIMIT, Volume, die_with_parent  # noqa: E402
+from volume import LIMIT, Volume, die_with_parent, until  # noqa: E402
 
 LONG = bool(os.environ.get("SYSTX_LONG"))
 NAMED = any(not word.startswith("-") for word in sys.argv[1:])
@@ -52,11 +54,11 @@ class Replicas(unittest.TestCase):
         """All have the same hash after each block, and the same files; what these are."""
         every = every or self.all
         end = replicas.until_equal(every)
-        first, begin = every[0], max(one.earliest() for one in every)
+        self.assertTrue(validators.same(every, end), self.told())
+        found = every[0].files()
         for other in every[1:]:
-            self.assertEqual(other.hashes(begin, end), first.hashes(begin, end), self.told())
-            self.assertEqual(other.files(), first.files(), self.told())
-        return first.files()
+            self.assertEqual(other.files(), found, self.told())
+        return found
 
     def accepted(self):
         """The numbers of the scripts that are in blocks and accepted, in that order."""
@@ -133,7 +135,7 @@ class Compared(Replicas):
         self.assertLessEqual(set(load.done()), set(order), self.told())
         refused = {number for number, code, _ in load.told if code == 75}
         self.assertFalse(refused & set(order), "one that was told a conflict is in no block")
-        plain = replicas.Replica.__new__(replicas.Replica)
+        plain = replicas.Place(self.site, "serial", False)
         plain.tree = f"{self.site.base}/serial"
         os.mkdir(plain.tree)
         for text in ["mkdir d e ops; touch a b c", *(load.scripts[number] for number in order)]:
@@ -192,10 +194,13 @@ class Snapshots(Compared):
                              "they have no first blocks any more", 240)
             one.forget()
             one.syncs_from(others)
-            one.start()
-            validators.until(lambda: "takes a snapshot" in one.whole_log(), "it is offered", 240)
+            # In the middle of its transaction it is killed, and then the daemon.
+            hold = one.held(5)
             one.kill()
-            one.start()
+            os.unlink(hold)
+            hold = one.held(5)
+            self.site.kill_daemon()
+            os.unlink(hold)
             validators.until(lambda: one.in_place() > 0 and one.height() > 0,
                              "it has a snapshot", 240)
         self.agree()
@@ -207,6 +212,105 @@ class Snapshots(Compared):
         one.start()
         have = self.agree()
         self.assertEqual((have["here"].content, have["there"].content), (b"here\n", b"there\n"))
+
+
+class Lies(syncing.Lying, Compared):
+    VOLUMES = (1, 3)
+    EVERY = 4
+
+    def setUp(self):
+        if not (LONG or NAMED):
+            self.skipTest("SYSTX_LONG=1 has it, or the name of the class")
+        super().setUp()
+        self.begin()
+
+    def at(self, content):
+        return content.index(b"0\n1\n")
+
+    def go_on(self, blocks):
+        for n in range(blocks):
+            self.done(self.all[0], f"echo {n} >> a")
+
+    def forget(self, one):
+        one.forget()
+        one.make()
+
+    def elsewhere(self, height):
+        place = Place(self.site, "elsewhere", 9, False)
+        self.addCleanup(place.orders.end)
+        application, place.orders.height = place.start(), height - 1
+        place.run("echo else > where")
+        found = application.kept(height).bytes
+        application.kill()
+        return found
+
+    def all_agree(self):
+        self.agree()
+        self.done(self.all[3], "echo here > here")
+        self.agree()
+
+
+class Place(replicas.Place):
+    """With its application and no engine, for `syncing`."""
+
+    def __init__(self, site, name, number, is_volume):
+        super().__init__(site, name, is_volume)
+        self.address = f"127.0.0.{number + 2}"
+        self.orders = abci.Orders(f"{self.address}:26657")
+        self.make()
+
+    def anew(self):
+        self.remove()
+        self.make()
+
+    def content(self):
+        return self.files()
+
+    def start(self, **environment):
+        command = self.command(self.address, f"{self.site.base}/kept-{self.name}", 1)
+        address = f"{self.address}:26658"
+        application = abci.Application(self.site, command, address, self.name, **environment)
+        self.orders.application = application
+        return application
+
+
+class Taken(syncing.Syncing, unittest.TestCase):
+    """Snapshots that come from others, without an engine."""
+
+    VOLUME = False
+    STRIDE = 1 if LONG else 4
+
+    def setUp(self):
+        validators.own_network()
+        self.site = Volume("replicate")
+        self.addCleanup(self.site.close)
+        self.places = 0
+
+    def place(self, name):
+        self.places += 1
+        place = Place(self.site, name, self.places, self.VOLUME)
+        self.addCleanup(place.orders.end)
+        return place
+
+    def at(self, content):
+        return content.index(b"one\n")
+
+    def work(self, place, application, number, other=False):
+        texts = ["mkdir d; echo 1 > d/a; ln d/a b", "echo 2 >> b; mkfifo p", "mv d e; rm p",
+                 "echo 4 > f; chmod 640 e/a"]
+        done = place.run(f"{texts[number - 1]}; echo {'other' if other else 'one'} > c")
+        self.assertEqual(done.returncode, 0, (done.stderr, application.log()))
+        until(lambda: number in place.orders.hashes, "the block is committed")
+        return place.orders.hashes[number], place.orders.requests[number]
+
+
+class TakenByVolume(Taken):
+    VOLUME = True
+
+    def setUp(self):
+        if not (LONG or NAMED):
+            self.skipTest("SYSTX_LONG=1 has it, or the name of the class")
+        super().setUp()
 
 
 class Small(Compared):

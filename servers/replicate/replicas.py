@@ -21,18 +21,19 @@ OPTIONS = [("create_empty_blocks", "false"), ("timeout_commit", '"0s"'),
 Found = collections.namedtuple("Found", "mode owner xattrs content names")
 
 
-class Replica(validators.Validator):
-    """One of them."""
+class Place:
+    """A directory that is one of several, and what certifies there."""
 
-    def __init__(self, site, number, comet, home, is_volume, every):
-        self.site, self.tree = site, f"{site.volume}/r{number}"
-        self.image = f"{site.base}/r{number}.img" if is_volume else None
-        self.socket, self.size = f"{site.base}/r{number}.sock", "64M"
-        program = f"{site.target}/systx-replicate"
-        keeps = [f"{site.base}/snapshots{number}", str(every), "prune"] if every else []
-        command = lambda address: [program, self.tree, self.socket,  # noqa: E731
-                                   f"{address}:26658", f"{address}:26657", *keeps]
-        super().__init__(Holder(site), number, comet, command, home, OPTIONS)
+    def __init__(self, site, name, is_volume):
+        self.site, self.name, self.tree = site, name, f"{site.volume}/{name}"
+        self.image = f"{site.base}/{name}.img" if is_volume else None
+        self.socket, self.size = f"{site.base}/{name}.sock", "64M"
+
+    def command(self, address, snapshots, every, *more):
+        """Its application, which keeps snapshots if it is said where."""
+        keeps = [snapshots, str(every), *more] if every else []
+        return [f"{self.site.target}/systx-replicate", self.tree, self.socket, f"{address}:26658",
+                f"{address}:26657", *keeps]
 
     def guard(self):
         """Its directory with the certifier."""
@@ -45,33 +46,15 @@ class Replica(validators.Validator):
             self.site.systx("mkfs", self.image, "--size", self.size)
         self.guard()
 
-    def start(self):
-        if not os.path.exists(self.tree):
-            self.make()
-        super().start()
-
-    def forget(self):
-        """Another machine in its place: an empty directory, and an engine that knows no blocks."""
+    def remove(self):
         self.site.unguard(self.tree)
         subprocess.run(["rm", "-rf", self.tree, *filter(None, [self.image])], check=True)
-        command = [self.comet, "comet", "unsafe-reset-all", "--home", self.home]
-        if subprocess.run(command, capture_output=True).returncode:
-            command = [self.comet, "unsafe-reset-all", "--home", self.home]
-            subprocess.run(command, check=True, capture_output=True)
 
     def run(self, script, *options, cwd=None):
         """A transaction of a program at this replica."""
         words = ["run", "-q", *options, "--root", self.tree, "-C", cwd or self.tree, "--", "sh",
                  "-c", script]
         return self.site.systx(*words, check=False)
-
-    def in_place(self):
-        """The last block that the replica has installed; -1: it does not answer."""
-        try:
-            told = self.client.call("abci_info")["response"]
-        except (OSError, RuntimeError, ValueError):
-            return -1
-        return int(told.get("last_block_height", 0))
 
     def files(self):
         """What is there, without what the replica keeps for itself."""
@@ -97,10 +80,37 @@ class Replica(validators.Validator):
                 found[name] = Found(stat.filemode(meta.st_mode), owner, xattrs, content, same)
         return {name: one._replace(names=tuple(sorted(one.names))) for name, one in found.items()}
 
-    def hashes(self, begin, end):
-        """After each block but the last one, as the next one has them."""
-        block = lambda n: self.client.call("block", height=str(n))["block"]  # noqa: E731
-        return [block(height)["header"]["app_hash"] for height in range(begin, end + 1)]
+
+class Replica(Place, validators.Validator):
+    """One of them, with its engine."""
+
+    def __init__(self, site, number, comet, home, is_volume, every):
+        Place.__init__(self, site, f"r{number}", is_volume)
+        self.snapshots = f"{site.base}/snapshots{number}"
+        command = lambda address: self.command(  # noqa: E731
+            address, self.snapshots, every, "prune")
+        validators.Validator.__init__(self, Holder(site), number, comet, command, home, OPTIONS)
+
+    def start(self, **environment):
+        if not os.path.exists(self.tree):
+            self.make()
+        super().start(**environment)
+
+    def forget(self):
+        """Another machine in its place: an empty directory, and an engine that knows no blocks."""
+        self.remove()
+        command = [self.comet, "comet", "unsafe-reset-all", "--home", self.home]
+        if subprocess.run(command, capture_output=True).returncode:
+            command = [self.comet, "unsafe-reset-all", "--home", self.home]
+            subprocess.run(command, check=True, capture_output=True)
+
+    def in_place(self):
+        """The last block that the replica has installed; -1: it does not answer."""
+        try:
+            told = self.client.call("abci_info")["response"]
+        except (OSError, RuntimeError, ValueError):
+            return -1
+        return int(told.get("last_block_height", 0))
 
 
 class Holder:

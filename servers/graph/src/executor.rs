@@ -93,10 +93,16 @@ impl Executor {
     ///
     /// # Errors
     /// As there; without transactions: always.
-    pub fn restore(&mut self, height: u64, root: &Hash, bytes: &[u8]) -> io::Result<()> {
+    pub fn restore(
+        &mut self,
+        height: u64,
+        root: &Hash,
+        bytes: &[u8],
+        step: &dyn Fn(),
+    ) -> io::Result<()> {
         match self {
             Executor::Serial(_) => Err(wrong("without transactions a graph begins with no other")),
-            Executor::Threads(server) => server.restore(height, root, bytes),
+            Executor::Threads(server) => server.restore(height, root, bytes, step),
         }
     }
 

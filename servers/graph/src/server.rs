@@ -328,11 +328,18 @@ impl Server {
         })
     }
 
-    /// Begins with what others have, all of it in one transaction.
+    /// Begins with what others have, all of it in one transaction. `step` is called between what
+    /// it does: a test ends it there.
     ///
     /// # Errors
     /// It is not a graph of as many vertices with this hash, and nothing has changed; the file's.
-    pub fn restore(&mut self, height: u64, hash: &Hash, bytes: &[u8]) -> io::Result<()> {
+    pub fn restore(
+        &mut self,
+        height: u64,
+        hash: &Hash,
+        bytes: &[u8],
+        step: &dyn Fn(),
+    ) -> io::Result<()> {
         let layout = self.header.layout;
         let (page, matrix) = bytes.split_first_chunk().ok_or_else(|| wrong("it is too short"))?;
         if Header::decode(page)?.layout != layout || bytes.len() as u64 != layout.size() {
@@ -348,10 +355,15 @@ impl Server {
         patiently(|| {
             systx::atomic(&self.dir, Flags::default(), |_| {
                 let file = open(&self.dir, true)?;
+                step();
                 file.write_all_at(matrix, PAGE as u64)?;
-                header.write(&file)
+                step();
+                header.write(&file)?;
+                step();
+                Ok(())
             })
         })?;
+        step();
         self.reopen()
     }
 

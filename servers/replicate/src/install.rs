@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 use systx_protocol::certify::{Content, Offer, Set, Source};
+use systx_snapshots::step;
 
 /// Installs one, of which the model says what it leaves. `place`: at what it is, for a message.
 ///
@@ -24,7 +25,10 @@ pub fn install(
     changed: &Changed,
     place: &RefCell<Vec<u8>>,
 ) -> io::Result<()> {
-    let is_at = |path: &[u8]| *place.borrow_mut() = path.to_vec();
+    let is_at = |path: &[u8]| {
+        *place.borrow_mut() = path.to_vec();
+        step();
+    };
     let at = |path: &[u8]| dir.join(OsStr::from_bytes(path));
     let aside = dir.join(OWN).join("taken");
     let held = |n: usize| aside.join(n.to_string());

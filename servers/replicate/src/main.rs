@@ -7,11 +7,10 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use systx_protocol::certify::Verdict;
-use systx_replicate::model::Hash;
 use systx_replicate::replica::{Replica, Request, Waiting};
 use systx_replicate::socket;
-use systx_snapshots::{Coming, Kept};
-use tendermint_abci::{Application, ServerBuilder};
+use systx_snapshots::{Exchange, give_up, serve};
+use tendermint_abci::Application;
 use tendermint_proto::v0_38::abci::{
     ExecTxResult, RequestApplySnapshotChunk, RequestCheckTx, RequestFinalizeBlock, RequestInfo,
     RequestInitChain, RequestLoadSnapshotChunk, RequestOfferSnapshot, ResponseApplySnapshotChunk,
@@ -23,23 +22,10 @@ use tendermint_proto::v0_38::abci::{
 #[derive(Clone)]
 struct App {
     replica: Arc<Mutex<Replica>>,
-    coming: Arc<Mutex<Coming>>,
-    kept: Option<Arc<Kept>>,
-    prunes: bool,
-}
-
-/// The engine has no answer for a state that cannot be gone on with: it has to see that its
-/// application is away.
-fn give_up(why: impl std::fmt::Display) -> ! {
-    eprintln!("systx-replicate: {why}");
-    std::process::exit(1)
+    others: Exchange,
 }
 
 impl App {
-    fn coming(&self) -> MutexGuard<'_, Coming> {
-        self.coming.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn replica(&self) -> MutexGuard<'_, Replica> {
         self.replica.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,66 +70,48 @@ impl Application for App {
 
     fn commit(&self) -> ResponseCommit {
         self.replica().commit().unwrap_or_else(|e| give_up(e));
-        let oldest = self.kept.as_ref().filter(|_| self.prunes).and_then(|kept| kept.oldest());
-        ResponseCommit { retain_height: oldest.unwrap_or(0) as i64 }
+        self.others.committed()
     }
 
     fn list_snapshots(&self) -> ResponseListSnapshots {
-        self.kept.as_ref().map(|kept| kept.list()).unwrap_or_default()
+        self.others.list()
     }
 
     fn load_snapshot_chunk(&self, request: RequestLoadSnapshotChunk) -> ResponseLoadSnapshotChunk {
-        self.kept.as_ref().map(|kept| kept.load(&request)).unwrap_or_default()
+        self.others.load(&request)
     }
 
     fn offer_snapshot(&self, request: RequestOfferSnapshot) -> ResponseOfferSnapshot {
-        self.coming().offer(&request)
+        self.others.offer(&request)
     }
 
     fn apply_snapshot_chunk(
         &self,
         request: RequestApplySnapshotChunk,
     ) -> ResponseApplySnapshotChunk {
-        let restore =
-            |height, root: &Hash, bytes: &[u8]| self.replica().restore(height, root, bytes);
-        self.coming().chunk(&request, restore)
+        self.others
+            .chunk(&request, |height, root, bytes| self.replica().restore(height, root, bytes))
     }
 }
 
 const USAGE: &str = "usage: systx-replicate DIR SOCKET ADDRESS ENGINE [SNAPSHOTS EVERY [prune]]";
 
-fn keep(dir: &str, every: &str) -> Arc<Kept> {
-    let every = every.parse().unwrap_or_else(|_| give_up(USAGE));
-    Arc::new(Kept::open(Path::new(dir), every).unwrap_or_else(|e| give_up(e)))
-}
-
 fn main() {
     let words: Vec<String> = std::env::args().collect();
     let [_, dir, at, address, engine, rest @ ..] = &words[..] else { give_up(USAGE) };
-    let (kept, prunes) = match rest {
-        [] => (None, false),
-        [snapshots, every] => (Some(keep(snapshots, every)), false),
-        [snapshots, every, word] if word == "prune" => (Some(keep(snapshots, every)), true),
-        _ => give_up(USAGE),
-    };
+    let others = Exchange::of(rest).unwrap_or_else(|e| give_up(e));
+    let others = others.unwrap_or_else(|| give_up(USAGE));
     // What an earlier one has left; nobody listens at it.
     let _ = std::fs::remove_file(at);
     let listener = UnixListener::bind(at).unwrap_or_else(|e| give_up(format!("{at}: {e}")));
     let waiting = Arc::new(Waiting::default());
     let mut replica =
         Replica::open(Path::new(dir), Arc::clone(&waiting)).unwrap_or_else(|e| give_up(e));
-    kept.iter().for_each(|kept| replica.keep(Arc::clone(kept)));
-    let (replica, coming) = (Arc::new(Mutex::new(replica)), Arc::default());
-    let app = App { replica, coming, kept, prunes };
-    let bound = ServerBuilder::default().bind(address, app);
-    let bound = bound.unwrap_or_else(|e| give_up(format!("{address}: {e}")));
+    others.kept().into_iter().for_each(|kept| replica.keep(Arc::clone(kept)));
     let engine = engine.clone();
     std::thread::spawn(move || {
         let done = socket::serve(listener, engine, waiting);
         give_up(done.err().map_or_else(|| "the socket has ended".into(), |e| e.to_string()));
     });
-    println!("answers at {address}");
-    if let Err(e) = bound.listen() {
-        give_up(e);
-    }
+    serve(address, App { replica: Arc::new(Mutex::new(replica)), others })
 }

@@ -13,12 +13,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use systx::Flags;
 use systx_protocol::certify::{Key, Offer, Verdict};
-use systx_snapshots::Kept;
+use systx_snapshots::{Kept, step};
 
 /// How long the daemon may be away.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -122,17 +122,32 @@ fn hash_of(txs: &[&[u8]]) -> Hash {
     hash.finalize().into()
 }
 
+/// What a block has left in its slot: its height, the hash, and what it changed.
+type Left = (u64, Hash, Vec<Key>);
+
 fn slot(dir: &Path, height: u64) -> PathBuf {
     dir.join(OWN).join((height % WINDOW).to_string())
 }
 
-/// What a block has left in its slot: its height, the hash, and what it changed.
-fn read_slot(path: &Path) -> io::Result<(u64, Hash, Vec<Key>)> {
+fn read_slot(path: &Path) -> io::Result<Left> {
     let bytes = fs::read(path)?;
     let damaged = || wrong(format!("{} is damaged", path.display()));
     let (root, keys) = bytes.split_at_checked(32).ok_or_else(damaged)?;
     let keys = Offer::decode(keys).map_err(|_| damaged())?;
     Ok((keys.txn, root.try_into().map_err(|_| damaged())?, keys.reads))
+}
+
+/// What the last blocks have left, by their heights.
+fn slots(dir: &Path) -> io::Result<Vec<Left>> {
+    let mut slots = Vec::new();
+    for n in 0..WINDOW {
+        match read_slot(&slot(dir, n)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            other => slots.push(other?),
+        }
+    }
+    slots.sort_by_key(|(height, ..)| *height);
+    Ok(slots)
 }
 
 impl Replica {
@@ -143,14 +158,7 @@ impl Replica {
     pub fn open(dir: &Path, waiting: Arc<Waiting>) -> io::Result<Replica> {
         systx::set_patience(PATIENCE);
         let mut model = Model::read(dir)?;
-        let mut slots = Vec::new();
-        for n in 0..WINDOW {
-            match read_slot(&slot(dir, n)) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                other => slots.push(other?),
-            }
-        }
-        slots.sort_by_key(|(height, ..)| *height);
+        let slots = slots(dir)?;
         let mut versions = Versions::default();
         slots.iter().for_each(|(at, _, keys)| versions.add(*at, keys));
         let root = combined(model.root(), versions.digest());
@@ -245,7 +253,7 @@ impl Replica {
             self.place(&ready.accepted)?;
             let before = std::mem::replace(&mut self.last, self.height);
             if let Some(kept) = self.kept.clone().filter(|kept| kept.is_due(before, self.height)) {
-                self.snapshot(kept);
+                self.snapshot(&kept);
             }
         }
         self.model.is_placed();
@@ -262,7 +270,7 @@ impl Replica {
             Offer { txn: self.height, reads: self.versions.of(self.height), ..<_>::default() };
         let left = [&self.root[..], &keys.encode()].concat();
         let place = RefCell::new(Vec::new());
-        let done = durably(&self.dir, self.height, || {
+        let done = durably(&self.dir, (self.height, self.root), || {
             fs::create_dir_all(self.dir.join(OWN).join("taken"))?;
             for (offer, changed) in accepted {
                 install(&self.dir, offer, changed, &place)?;
@@ -284,25 +292,17 @@ impl Replica {
 impl Replica {
     /// Keeps a snapshot of what is in place now. It is read while later blocks are executed; they
     /// wait only until its moment is fixed.
-    fn snapshot(&self, kept: Arc<Kept>) {
+    fn snapshot(&self, kept: &Arc<Kept>) {
         let (dir, height, root) = (self.dir.clone(), self.height, self.root);
         let blocks = self.versions.all();
-        let (begun, is_begun) = channel();
-        std::thread::spawn(move || {
-            let gathered = systx::atomic(&dir, Flags::READ_ONLY, |_| {
-                // Who waits for it may have gone on.
-                let _ = begun.send(());
+        kept.gather(height, move |begun| {
+            let state = systx::atomic(&dir, Flags::READ_ONLY, |_| {
+                begun();
                 State::gather(&dir, blocks.clone())
-            });
-            let checked = gathered.and_then(|state| {
-                state.check(&dir, height, &root)?;
-                kept.keep(height, &state.encode())
-            });
-            if let Err(why) = checked {
-                eprintln!("systx-replicate: no snapshot of block {height}: {why}");
-            }
+            })?;
+            state.check(&dir, height, &root)?;
+            Ok(state.encode())
         });
-        let _ = is_begun.recv_timeout(PATIENCE);
     }
 
     /// Begins with a snapshot, in place of all that is there.
@@ -324,7 +324,8 @@ impl Replica {
         let offer = Offer { taken: tops, ..all };
         let place = RefCell::new(Vec::new());
         let own = self.dir.join(OWN);
-        durably(&self.dir, height, || {
+        durably(&self.dir, (height, *root), || {
+            step();
             match fs::remove_dir_all(&own) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 other => other?,
@@ -332,12 +333,15 @@ impl Replica {
             fs::create_dir_all(own.join("taken"))?;
             install(&self.dir, &offer, &changed, &place)?;
             for (at, keys) in &blocks {
+                step();
                 let keys = Offer { txn: *at, reads: keys.clone(), ..Offer::default() };
                 fs::write(slot(&self.dir, *at), [&root[..], &keys.encode()].concat())?;
             }
+            step();
             Ok(())
         })
         .map_err(|e| wrong(format!("at {:?}: {e}", shown(&place.borrow()))))?;
+        step();
         (self.model, self.versions, self.ready) = (model, versions, None);
         (self.height, self.root, self.last, self.placed) = (height, *root, height, (height, *root));
         self.waiting.height.store(height, Ordering::Release);
@@ -362,14 +366,16 @@ fn stays(error: &io::Error) -> bool {
     stay.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// Does something in a durable transaction, after which the slot of this block is there; waits for
-/// a daemon that is away.
-fn durably(dir: &Path, height: u64, act: impl Fn() -> io::Result<()>) -> io::Result<()> {
+/// Does something in a durable transaction, which leaves this height and hash as the last ones;
+/// waits for a daemon that is away.
+fn durably(dir: &Path, head: (u64, Hash), act: impl Fn() -> io::Result<()>) -> io::Result<()> {
     let end = Instant::now() + PATIENCE;
     loop {
         let Err(error) = systx::atomic(dir, Flags::default(), |_| act()) else { return Ok(()) };
-        // The daemon may have died after the commit, and before it could say so.
-        if read_slot(&slot(dir, height)).is_ok_and(|(at, ..)| at == height) {
+        // The daemon may have died after the commit, and before it could say so. A slot of that
+        // height alone says nothing: what is begun with may be older than what is there.
+        let last = slots(dir).ok().and_then(|mut slots| slots.pop());
+        if last.is_some_and(|(height, root, _)| (height, root) == head) {
             return Ok(());
         }
         if stays(&error) || Instant::now() > end {

@@ -122,7 +122,11 @@ impl State {
                 let block = Offer::decode(d.bytes()?)?;
                 Ok((block.txn, block.reads))
             })?;
-            Ok(State { blocks, all: Offer::decode(d.bytes()?)? })
+            let all = Offer::decode(d.bytes()?)?;
+            match d.remaining() {
+                0 => Ok(State { blocks, all }),
+                more => Err(d.invalid("bytes after the end", more as u64)),
+            }
         };
         read().map_err(|e| wrong(format!("it is not the state of a replica: {e}")))
     }

@@ -10,6 +10,9 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 use tendermint_proto::v0_38::abci::response_apply_snapshot_chunk::Result as Applied;
 use tendermint_proto::v0_38::abci::response_offer_snapshot::Result as Offered;
 use tendermint_proto::v0_38::abci::{
@@ -17,6 +20,12 @@ use tendermint_proto::v0_38::abci::{
     ResponseApplySnapshotChunk, ResponseListSnapshots, ResponseLoadSnapshotChunk,
     ResponseOfferSnapshot, Snapshot,
 };
+
+mod application;
+mod steps;
+
+pub use application::{Exchange, give_up, serve};
+pub use steps::step;
 
 /// A hash.
 pub type Hash = [u8; 32];
@@ -28,6 +37,8 @@ const CHUNKS_MAX: usize = 4096;
 const KEPT: usize = 3;
 /// How snapshots are written.
 const FORMAT: u32 = 1;
+/// How long blocks wait for the moment of a snapshot.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn wrong(why: String) -> io::Error {
     io::Error::other(why)
@@ -102,6 +113,26 @@ impl Kept {
         Ok(())
     }
 
+    /// Keeps one more, which `gather` reads while later blocks are executed. They wait only until
+    /// it calls what it is given: what is done from then on makes no difference.
+    pub fn gather(
+        self: &Arc<Kept>,
+        height: u64,
+        gather: impl FnOnce(&dyn Fn()) -> io::Result<Vec<u8>> + Send + 'static,
+    ) {
+        let (kept, (begun, is_begun)) = (Arc::clone(self), channel());
+        std::thread::spawn(move || {
+            let bytes = gather(&|| {
+                // Who waits for it may have gone on.
+                let _ = begun.send(());
+            });
+            if let Err(why) = bytes.and_then(|bytes| kept.keep(height, &bytes)) {
+                eprintln!("no snapshot of block {height}: {why}");
+            }
+        });
+        let _ = is_begun.recv_timeout(PATIENCE);
+    }
+
     /// The oldest one, if there are as many as are kept: nobody needs earlier blocks.
     pub fn oldest(&self) -> Option<u64> {
         let all = self.heights();
@@ -166,6 +197,7 @@ impl Coming {
     /// One is offered; what has come of another one is dropped.
     pub fn offer(&mut self, offer: &RequestOfferSnapshot) -> ResponseOfferSnapshot {
         self.0 = None;
+        step();
         let result = match Coming::read(offer) {
             Ok(taken) => {
                 println!("takes a snapshot of height {}", taken.height);
@@ -173,7 +205,8 @@ impl Coming {
                 Offered::Accept
             }
             Err((result, why)) => {
-                eprintln!("a snapshot is not taken: {why}");
+                let height = offer.snapshot.as_ref().map_or(0, |snapshot| snapshot.height);
+                eprintln!("the snapshot of height {height} is not taken: {why}");
                 result
             }
         };
@@ -206,13 +239,18 @@ impl Coming {
         chunk: &RequestApplySnapshotChunk,
         restore: impl FnOnce(u64, &Hash, &[u8]) -> io::Result<()>,
     ) -> ResponseApplySnapshotChunk {
+        step();
         let Some(taken) = &mut self.0 else { return told(Applied::RejectSnapshot) };
         let last = taken.have + 1 == taken.sums.len();
         let sound = taken.sums.get(taken.have).is_some_and(|want| sum(&chunk.chunk) == *want)
             && (chunk.chunk.len() == CHUNK || (last && chunk.chunk.len() <= CHUNK));
         if chunk.index as usize != taken.have || !sound {
             // It comes in its order, so it is another one's fault than of who is asked next.
-            eprintln!("chunk {} of {} is not what it should be", chunk.index, chunk.sender);
+            let (index, sender, height) = (chunk.index, &chunk.sender, taken.height);
+            eprintln!(
+                "chunk {index} of {sender} is not the one of the snapshot of height {height}: \
+                 nothing is taken from that peer any more"
+            );
             return ResponseApplySnapshotChunk {
                 refetch_chunks: vec![chunk.index],
                 reject_senders: vec![chunk.sender.clone()],

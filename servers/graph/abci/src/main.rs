@@ -5,16 +5,13 @@
 //! In place of THREADS there may be `at-once` or `synced`, for a comparison: one thread without
 //! transactions, which the engine cannot bring back to what it knows after a crash.
 
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use systx_graph::executor::{Executor, How};
-use systx_graph::file::Hash;
 use systx_graph::request::{Answer, Request};
 use systx_graph::server::{ask, bytes_at};
-use systx_snapshots::{Coming, Kept};
-use tendermint_abci::{Application, ServerBuilder};
+use systx_snapshots::{Exchange, give_up, serve, step};
+use tendermint_abci::Application;
 use tendermint_proto::v0_38::abci::{
     ExecTxResult, RequestApplySnapshotChunk, RequestCheckTx, RequestFinalizeBlock, RequestInfo,
     RequestInitChain, RequestLoadSnapshotChunk, RequestOfferSnapshot, RequestQuery,
@@ -29,39 +26,10 @@ struct Graph {
     dir: PathBuf,
     vertices: u32,
     server: Arc<Mutex<Executor>>,
-    coming: Arc<Mutex<Coming>>,
-    kept: Option<Arc<Kept>>,
-    prunes: bool,
-}
-
-/// The engine has no answer for a state that cannot be gone on with: it has to see that its
-/// application is away.
-fn give_up(why: impl std::fmt::Display) -> ! {
-    eprintln!("systx-graph-abci: {why}");
-    std::process::exit(1)
+    others: Exchange,
 }
 
 impl Graph {
-    fn coming(&self) -> MutexGuard<'_, Coming> {
-        self.coming.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps a snapshot of the graph as it is; blocks wait only until its moment is fixed.
-    fn snapshot(&self, kept: Arc<Kept>, height: u64) {
-        let dir = self.dir.clone();
-        let (begun, is_begun) = channel();
-        std::thread::spawn(move || {
-            let bytes = bytes_at(&dir, height, || {
-                // Who waits for it may have gone on.
-                let _ = begun.send(());
-            });
-            if let Err(why) = bytes.and_then(|bytes| kept.keep(height, &bytes)) {
-                eprintln!("systx-graph-abci: no snapshot of block {height}: {why}");
-            }
-        });
-        let _ = is_begun.recv_timeout(Duration::from_secs(60));
-    }
-
     fn server(&self) -> MutexGuard<'_, Executor> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,41 +92,37 @@ impl Application for Graph {
         let mut server = self.server();
         server.commit().unwrap_or_else(|e| give_up(e));
         let height = server.header().height;
-        if let Some(kept) = self.kept.as_ref().filter(|kept| kept.is_due(height - 1, height)) {
-            self.snapshot(Arc::clone(kept), height);
+        let due = |before| self.others.kept().filter(|kept| kept.is_due(before, height));
+        if let Some(kept) = due(height - 1) {
+            let dir = self.dir.clone();
+            kept.gather(height, move |begun| bytes_at(&dir, height, begun));
         }
-        let oldest = self.kept.as_ref().filter(|_| self.prunes).and_then(|kept| kept.oldest());
-        ResponseCommit { retain_height: oldest.unwrap_or(0) as i64 }
+        self.others.committed()
     }
 
     fn list_snapshots(&self) -> ResponseListSnapshots {
-        self.kept.as_ref().map(|kept| kept.list()).unwrap_or_default()
+        self.others.list()
     }
 
     fn load_snapshot_chunk(&self, request: RequestLoadSnapshotChunk) -> ResponseLoadSnapshotChunk {
-        self.kept.as_ref().map(|kept| kept.load(&request)).unwrap_or_default()
+        self.others.load(&request)
     }
 
     fn offer_snapshot(&self, request: RequestOfferSnapshot) -> ResponseOfferSnapshot {
-        self.coming().offer(&request)
+        self.others.offer(&request)
     }
 
     fn apply_snapshot_chunk(
         &self,
         request: RequestApplySnapshotChunk,
     ) -> ResponseApplySnapshotChunk {
-        let restore =
-            |height, root: &Hash, bytes: &[u8]| self.server().restore(height, root, bytes);
-        self.coming().chunk(&request, restore)
+        self.others.chunk(&request, |height, root, bytes| {
+            self.server().restore(height, root, bytes, &step)
+        })
     }
 }
 
 const USAGE: &str = "usage: systx-graph-abci DIR ADDRESS [THREADS [SNAPSHOTS EVERY [prune]]]";
-
-fn keep(dir: &str, every: &str) -> Arc<Kept> {
-    let every = every.parse().unwrap_or_else(|_| give_up(USAGE));
-    Arc::new(Kept::open(Path::new(dir), every).unwrap_or_else(|e| give_up(e)))
-}
 
 fn main() {
     let words: Vec<String> = std::env::args().collect();
@@ -167,22 +131,11 @@ fn main() {
         [_, dir, address, how, rest @ ..] => (dir, address, how.parse(), rest),
         _ => give_up(USAGE),
     };
-    let (kept, prunes) = match rest {
-        [] => (None, false),
-        [snapshots, every] => (Some(keep(snapshots, every)), false),
-        [snapshots, every, word] if word == "prune" => (Some(keep(snapshots, every)), true),
-        _ => give_up(USAGE),
-    };
+    let others = Exchange::of(rest).unwrap_or_else(|e| give_up(e));
+    let others = others.unwrap_or_else(|| give_up(USAGE));
     let how = how.unwrap_or_else(|e: std::io::Error| give_up(e));
     let dir = PathBuf::from(dir);
     let server = Executor::open(&dir, how).unwrap_or_else(|e| give_up(e));
     let vertices = server.header().layout.vertices;
-    let (server, coming) = (Arc::new(Mutex::new(server)), Arc::default());
-    let graph = Graph { dir, vertices, server, coming, kept, prunes };
-    let bound = ServerBuilder::default().bind(address, graph);
-    let bound = bound.unwrap_or_else(|e| give_up(format!("{address}: {e}")));
-    println!("answers at {address}");
-    if let Err(e) = bound.listen() {
-        give_up(e);
-    }
+    serve(address, Graph { dir, vertices, server: Arc::new(Mutex::new(server)), others })
 }
