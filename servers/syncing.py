@@ -219,7 +219,7 @@ class Lying:
             self.go_on(2)
         for one in self.all[:3]:
             one.keeps_no_more()
-            validators.until(lambda: one.height() > 0, f"it is back; {one.log()}")
+            validators.until(lambda: one.height() > 0, lambda: f"it is back; {one.log()}")
         found = {}
         for height in heights():
             with open(f"{kept}/{height}", "rb") as file:
@@ -252,11 +252,11 @@ class Lying:
         one.syncs_from([honest, chunks])
         one.start()
         for words in expected:
-            validators.until(lambda: re.search(words, one.whole_log()), f"{words}; {one.log()}",
-                             240)
+            validators.until(lambda: re.search(words, one.whole_log()),
+                             lambda: f"{words}; {one.log()}", 240)
         # Nobody else has that one's chunks: the engine waits for them for two minutes.
         self.put(honest, last, content)
-        validators.until(lambda: one.height() > last, f"it has begun; {one.log()}")
+        validators.until(lambda: one.height() > last, lambda: f"it has begun; {one.log()}")
         self.assertIn(f"takes a snapshot of height {last}\n", one.whole_log())
         self.assertGreaterEqual(one.earliest(), last)
         self.all_agree()

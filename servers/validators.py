@@ -16,11 +16,12 @@ NEWNET = 0x40000000
 
 
 def until(happened, what, limit=600):
-    """Waits for what is bound to happen, on however slow a machine."""
+    """Waits for what is bound to happen, on however slow a machine; `what` may be a function, which
+    is asked when it has not."""
     end = time.monotonic() + limit
     while not happened():
         if time.monotonic() > end:
-            raise AssertionError(f"never happened: {what}")
+            raise AssertionError(f"never happened: {what() if callable(what) else what}")
         time.sleep(0.05)
 
 
@@ -137,7 +138,7 @@ class Validator:
         that, until the file is gone whose name this is."""
         hold = f"{self.name}.hold"
         self.start(SYSTX_HOLD=f"{step}:{hold}")
-        until(lambda: os.path.exists(hold), f"step {step} of a snapshot; {self.log()}", 240)
+        until(lambda: os.path.exists(hold), lambda: f"step {step} of a snapshot; {self.log()}", 240)
         return hold
 
     def keeps_no_more(self):
@@ -205,4 +206,11 @@ class Validator:
             return log.read()
 
     def log(self):
-        return self.whole_log()[-3000:]
+        """Which of its processes have ended, why if it is a panic, and what they said at last: an
+        engine that ends leaves hundreds of lines of its stacks."""
+        names = [(os.path.basename(one.args[0]), one.poll()) for one in self.processes]
+        ended = [f"{name} has ended: {code}" for name, code in names if code is not None]
+        lines = [line[:300] for line in self.whole_log().splitlines()]
+        why = [n for n, line in enumerate(lines) if line.startswith(("panic", "fatal error"))]
+        said = [line for n in why for line in lines[n:n + 12]]
+        return "\n".join([f"{self.address}:", *ended, *said, *lines[-20:]])

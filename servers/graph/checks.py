@@ -320,10 +320,8 @@ class Agreed(Graph):
 
     def reach(self, height, which=None):
         for one in which or self.all:
-            try:
-                validators.until(lambda: one.height() >= height, f"height {height}")
-            except AssertionError as error:
-                raise AssertionError(f"{error}: {one.height()}\n{one.log()}") from error
+            validators.until(lambda: one.height() >= height,
+                             lambda: f"height {height}, not {one.height()}; {one.log()}")
 
     def request(self):
         ends = self.chance.sample(range(DENSE[0]), 2)
@@ -371,8 +369,8 @@ class Snapshots(Agreed):
         try:
             return min(one.earliest() for one in which)
         except OSError as error:
-            logs = [one.log() for one in self.all]
-            raise AssertionError(f"{error}: {logs}") from error
+            logs = "\n".join(one.log() for one in which)
+            raise AssertionError(f"{error}: {logs}\n{self.site.daemon_log()}") from error
 
     def test_a_new_one_begins_with_a_snapshot_where_nobody_has_the_first_blocks(self):
         one, others = self.all[3], self.all[:3]

@@ -132,7 +132,7 @@ def replicas(site, volumes=(), every=None):
     for one in all_:
         one.start()
     for one in all_:
-        validators.until(lambda: one.height() >= 1, f"{one.address} has a block; {one.log()}", 60)
+        validators.until(lambda: one.height() >= 1, lambda: f"it has a block; {one.log()}", 60)
     return all_
 
 
