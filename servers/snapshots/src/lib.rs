@@ -10,8 +10,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tendermint_proto::v0_38::abci::response_apply_snapshot_chunk::Result as Applied;
 use tendermint_proto::v0_38::abci::response_offer_snapshot::Result as Offered;
@@ -54,6 +54,8 @@ pub struct Kept {
     dir: PathBuf,
     /// One for each so many blocks.
     every: u64,
+    /// One comes at a time: they are gathered beside each other, and share the names of files.
+    keeping: Mutex<()>,
 }
 
 impl Kept {
@@ -63,7 +65,7 @@ impl Kept {
     /// It cannot be.
     pub fn open(dir: &Path, every: u64) -> io::Result<Kept> {
         fs::create_dir_all(dir).map_err(|e| wrong(format!("{}: {e}", dir.display())))?;
-        Ok(Kept { dir: dir.to_owned(), every: every.max(1) })
+        Ok(Kept { dir: dir.to_owned(), every: every.max(1), keeping: Mutex::default() })
     }
 
     /// Whether one is to be made of the state after this block; `before`: the height of the last
@@ -101,6 +103,7 @@ impl Kept {
             return Err(wrong("a snapshot of more than 1 GiB is not kept".into()));
         }
         let sums: Vec<u8> = bytes.chunks(CHUNK).flat_map(sum).collect();
+        let _one = self.keeping.lock().unwrap_or_else(PoisonError::into_inner);
         fs::write(self.at(height), bytes)?;
         let new = self.dir.join("new");
         fs::write(&new, sums)?;

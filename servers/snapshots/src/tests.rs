@@ -62,6 +62,34 @@ fn what_is_kept_comes_as_it_was_and_the_last_ones_are_kept() {
 }
 
 #[test]
+fn those_that_come_beside_each_other_are_what_they_say() {
+    let (kept, dir) = kept("beside");
+    let content = |height: u64| vec![height as u8; 1000 + height as usize];
+    std::thread::scope(|scope| {
+        for first in 0..4 {
+            let (kept, content) = (&kept, &content);
+            scope.spawn(move || {
+                for height in (first..80).step_by(4) {
+                    kept.keep(height, &content(height)).unwrap();
+                }
+            });
+        }
+    });
+    let list = kept.list().snapshots;
+    let mut found = Vec::new();
+    for snapshot in &list {
+        let mut coming = Coming::default();
+        coming.offer(&offer(snapshot.clone()));
+        found.push(give(&mut coming, &kept, snapshot, |_, _| ()).1);
+    }
+    fs::remove_dir_all(dir).unwrap();
+    assert_eq!(list.len(), KEPT);
+    for (snapshot, found) in list.iter().zip(found) {
+        assert_eq!(found, Some((snapshot.height, content(snapshot.height))));
+    }
+}
+
+#[test]
 fn what_was_changed_on_the_way_is_not_taken() {
     let (kept, dir) = kept("spoilt");
     kept.keep(10, &bytes(2 * CHUNK + 5)).unwrap();
