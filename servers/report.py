@@ -1,12 +1,16 @@
-"""How the tests of servers tell what they have found: a line for each, and the counts at the end."""
+"""How the tests of servers tell what they have found: a line for each, the counts at the end."""
 
+import signal
 import sys
 import time
 import unittest
 
 
 class Result(unittest.TextTestResult):
+    running = "no test"
+
     def startTest(self, test):
+        Result.running = test.id()
         self.begun = time.monotonic()
         unittest.TestResult.startTest(self, test)
 
@@ -27,10 +31,23 @@ class Result(unittest.TextTestResult):
         print(f"FAILED {test.id()}", flush=True)
 
 
+def end(*_):
+    # unittest goes on after any other one.
+    raise KeyboardInterrupt
+
+
 def run(passed=0, failed=0):
-    """Runs the tests of the program; ends it.  What was counted elsewhere counts as well."""
-    program = unittest.main(exit=False, testRunner=unittest.TextTestRunner(
-        stream=sys.stdout, resultclass=Result, verbosity=0))
+    """Runs the tests of the program; ends it.  What was counted elsewhere counts as well.
+
+    A limit (`timeout`) sends its signal to the servers under test as well, which end.  The first
+    process of a namespace would not even get it, and blame them."""
+    signal.signal(signal.SIGTERM, end)
+    try:
+        program = unittest.main(exit=False, testRunner=unittest.TextTestRunner(
+            stream=sys.stdout, resultclass=Result, verbosity=0))
+    except KeyboardInterrupt:
+        print(f"FAILED {Result.running}: ended from outside, by a limit of time or by hand")
+        sys.exit(1)
     result = program.result
     lost = len(result.failures) + len(result.errors)
     skipped = len(result.skipped)

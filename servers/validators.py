@@ -106,6 +106,7 @@ class Validator:
         for key, value in (("proxy_app", f'"{at}:26658"'), ("pprof_laddr", '""'),
                            ("addr_book_strict", "false"), ("allow_duplicate_ip", "true"),
                            ("pex", "false"), ("timeout_commit", '"100ms"'),
+                           ("timeout_propose", '"1s"'),
                            ("log_level", '"error"'), *options):
             text, count = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", text)
             assert count == 1, key

@@ -235,7 +235,7 @@ class Place:
         self.test, self.name, self.shape = test, name, shape
         self.address = f"127.0.0.{number + 2}:26658"
         self.tree = test.tree(name, shape)
-        self.snapshots = f"{test.site.base}/kept-{name}"
+        self.keeps = [f"{test.site.base}/kept-{name}", "1"]
 
     def anew(self):
         os.unlink(f"{self.tree}/graph")
@@ -248,7 +248,7 @@ class Place:
             return file.read()[4096:]
 
     def start(self, **environment):
-        command = [self.test.program, self.tree, self.address, "2", self.snapshots, "1"]
+        command = [self.test.program, self.tree, self.address, "2", *self.keeps]
         return abci.Application(self.test.site, command, self.address, self.name, **environment)
 
 

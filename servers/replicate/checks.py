@@ -256,7 +256,7 @@ class Place(replicas.Place):
     def __init__(self, site, name, number, is_volume):
         super().__init__(site, name, is_volume)
         self.address = f"127.0.0.{number + 2}"
-        self.orders = abci.Orders(f"{self.address}:26657")
+        self.orders, self.keeps = abci.Orders(f"{self.address}:26657"), 1
         self.make()
 
     def anew(self):
@@ -267,7 +267,7 @@ class Place(replicas.Place):
         return self.files()
 
     def start(self, **environment):
-        command = self.command(self.address, f"{self.site.base}/kept-{self.name}", 1)
+        command = self.command(self.address, f"{self.site.base}/kept-{self.name}", self.keeps)
         address = f"{self.address}:26658"
         application = abci.Application(self.site, command, address, self.name, **environment)
         self.orders.application = application
