@@ -104,6 +104,25 @@ pub enum Operation<'a> {
     NotifyReply,
 }
 
+impl Operation<'_> {
+    /// The directories of which it changes a name; `node`: what it is about.
+    pub fn changes_names(&self, node: NodeId) -> [Option<NodeId>; 2] {
+        use Operation as O;
+        match self {
+            O::Rename { to, .. } if *to != node => [Some(node), Some(*to)],
+            O::Rename { .. }
+            | O::Symlink { .. }
+            | O::Mknod { .. }
+            | O::Mkdir { .. }
+            | O::Unlink { .. }
+            | O::Rmdir { .. }
+            | O::Link { .. }
+            | O::Create(_) => [Some(node), None],
+            _ => [None, None],
+        }
+    }
+}
+
 /// Decodes a request.  `fixed` may be longer than the structure (io_uring's area always is).
 pub fn decode<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operation<'a>, Refusal> {
     use Opcode as O;

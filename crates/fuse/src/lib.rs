@@ -6,7 +6,8 @@
 //! - `uring`, `dev`: the two transports, threads that fetch requests and send answers;
 //!   `crew`: those threads' beginning and end; `ring_unsafe`, `device`: the kernel's interfaces;
 //! - `server`: one request from bytes to answer; `locks`: waiting for file locks; `mapped`: what
-//!   was stored to mappings and has not come here;
+//!   was stored to mappings and has not come here; `listings`: what the kernel keeps of directories
+//!   that change;
 //! - `post`, `watchdog`, `control`: who serves what since when, and the end of a connection that
 //!   does not answer;
 //! - `idle_class`: the scheduling class of the workers, by what else the machine has to do;
@@ -38,6 +39,7 @@ mod device_unsafe;
 mod idle_class;
 mod in_flight;
 mod init;
+mod listings;
 mod locks;
 mod mapped;
 mod node_unsafe;

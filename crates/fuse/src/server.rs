@@ -32,6 +32,7 @@ use zerocopy::FromBytes;
 use crate::config::{Config, FileLocks, Users};
 use crate::decode::{Create, Operation, Refusal, Window, decode};
 use crate::in_flight::InFlight;
+use crate::listings::Listings;
 use crate::locks::{By, Locks};
 use crate::mapped::{Mapped, Pages};
 use crate::post::Post;
@@ -50,6 +51,8 @@ pub(crate) enum Outcome {
 
 /// What is known of opens.
 struct Opens {
+    /// Every close is told.
+    told_of_close: bool,
     /// The number of the next one.
     next: AtomicU64,
     /// Nobody has looked up [`FIRST_OPEN`] yet.
@@ -62,13 +65,13 @@ struct Opens {
 pub(crate) struct Server {
     view: Arc<dyn Requests>,
     ttls: Ttls,
-    told_of_close: bool,
     shared: bool,
     root: NodeId,
     pub locks: Locks,
     /// Kept where programs come and go that have nothing to do with each other.
     pub in_flight: InFlight,
     mapped: Mapped,
+    listings: Listings,
     pub counters: Counters,
     opens: Opens,
     /// Files whose cached pages have appended data in the wrong place.
@@ -90,14 +93,15 @@ impl Server {
         Server {
             view,
             ttls: config.into(),
-            told_of_close: config.locks == FileLocks::ViewToldOfClose,
             shared: config.users != Users::One || config.locks == FileLocks::ViewToldOfClose,
             root: config.root,
             locks: Locks::new(),
             in_flight: InFlight::new(),
-            mapped: Mapped::new(pages),
+            mapped: Mapped::new(Arc::clone(&pages)),
+            listings: Listings::new(pages),
             counters: Counters::default(),
             opens: Opens {
+                told_of_close: config.locks == FileLocks::ViewToldOfClose,
                 next: AtomicU64::new(1),
                 unknown: AtomicBool::new(true),
                 has_own: config.users == Users::ManyByNumber,
@@ -131,7 +135,7 @@ impl Server {
     /// The file that [`FIRST_OPEN`] stands for, once.
     fn first_open(&self, caller: Caller, dir: NodeId, name: &[u8]) -> Option<Answer> {
         let is_it = dir == self.root && name == FIRST_OPEN.as_bytes();
-        if !is_it || self.told_of_close || !self.opens.unknown.swap(false, Relaxed) {
+        if !is_it || self.opens.told_of_close || !self.opens.unknown.swap(false, Relaxed) {
             return None;
         }
         let (node, time) = (FIRST_NODE, Time::default());
@@ -242,7 +246,9 @@ impl Server {
                 let by_write = matches!(operation, Operation::Write { .. });
                 let alone =
                     matches!(operation, Operation::Fallocate { .. } | Operation::Copy { .. });
+                let renames = operation.changes_names(NodeId(header.nodeid));
                 let answer = self.answer(post, header, operation)?;
+                renames.into_iter().flatten().for_each(|dir| self.listings.changed(dir));
                 if alone {
                     self.mapped.mode_may_have_changed(changed);
                 }
@@ -270,6 +276,10 @@ impl Server {
         payload: &mut [u8],
     ) -> Reply<usize> {
         let size = (window.size as usize).min(payload.len());
+        let number = NodeId(self.number(node));
+        if window.offset == 0 {
+            self.listings.begins(number);
+        }
         let ttls = attributes.then(|| self.ttls.but(self.view.valid(node, None)));
         let mut listing = Listing::new(&mut payload[..size], ttls);
         let mut refused = false;
@@ -288,7 +298,13 @@ impl Server {
             return Err(errno);
         }
         // An empty answer means the end of the directory: a name must not vanish that way.
-        if refused && listing.len() == 0 { Err(Errno::INVAL) } else { Ok(listing.len()) }
+        if refused && listing.len() == 0 {
+            return Err(Errno::INVAL);
+        }
+        if listing.len() == 0 {
+            self.listings.ends(number);
+        }
+        Ok(listing.len())
     }
 
     fn answer(&self, post: &Post, header: &InHeader, operation: Operation<'_>) -> Reply<Answer> {
@@ -456,12 +472,12 @@ impl Server {
                 Ok(Answer::Empty)
             }
             O::Open { how } => match view.open(caller, node, how) {
-                Err(Errno::NOSYS) if self.told_of_close && !how.dir => {
+                Err(Errno::NOSYS) if self.opens.told_of_close && !how.dir => {
                     Ok(Answer::Open(self.told_out()))
                 }
                 opened => Ok(Answer::Open(self.open_out(opened?, self.is_own()))),
             },
-            O::Flush { owner } if self.told_of_close => self.closed(caller, node, owner),
+            O::Flush { owner } if self.opens.told_of_close => self.closed(caller, node, owner),
             O::Release { handle } => {
                 self.locks.end(view, node, handle);
                 // The view's part of it, see `open_out`.
@@ -572,7 +588,7 @@ impl Server {
     fn created(&self, caller: Caller, ttls: Ttls, entry: Entry, how: OpenHow) -> Reply<Answer> {
         let open = match self.view.open(caller, entry.node, how) {
             Ok(opened) => self.open_out(opened, self.is_own()),
-            Err(Errno::NOSYS) if self.told_of_close => self.told_out(),
+            Err(Errno::NOSYS) if self.opens.told_of_close => self.told_out(),
             Err(Errno::NOSYS) => {
                 wire::OpenOut { open_flags: wire::FOPEN_KEEP_CACHE, ..Default::default() }
             }
@@ -589,6 +605,7 @@ impl Server {
         if node != FIRST_NODE {
             self.in_flight.forget(node);
             self.mapped.forget(node);
+            self.listings.forget(node);
             self.view.forget(node, count);
         }
     }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,6 +21,8 @@ const SIZE_MAX: u64 = 64 << 20;
 pub struct Memfs {
     state: Mutex<State>,
     pub gate: Gate,
+    /// The next question for attributes passes the gate after it was looked what to answer.
+    pub slow: AtomicBool,
     /// Lookups handed out minus those taken back, over all nodes but the root.
     pub lookups: AtomicU64,
     /// What the next question for a worn listing is answered with.
@@ -145,7 +147,10 @@ impl State {
         Ok(id)
     }
     fn unbind(&mut self, parent: NodeId, name: &[u8]) -> Reply<()> {
-        let (id, _) = self.get(parent)?.names.remove(name).ok_or(Errno::NOENT)?;
+        let dir = self.get(parent)?;
+        let (id, _) = dir.names.remove(name).ok_or(Errno::NOENT)?;
+        dir.attr.mtime = now();
+        dir.attr.ctime = dir.attr.mtime;
         let child = self.get(NodeId(id))?;
         child.attr.ctime = now();
         if child.attr.kind == Kind::Dir {
@@ -174,6 +179,7 @@ impl Default for Memfs {
         Memfs {
             state: Mutex::new(State { nodes, next: 1, locks: Vec::new() }),
             gate: Gate::default(),
+            slow: AtomicBool::new(false),
             lookups: AtomicU64::new(0),
             worn: Mutex::default(),
             waiting: systx_base::sync::Mutex::new(systx_base::sync::rank::GUARDS, false),
@@ -217,7 +223,7 @@ impl Requests for Memfs {
         use Request as R;
         Ok(match request {
             R::Lookup { parent, name } => self.lookup(c, parent, name)?.into(),
-            R::Getattr { node } => self.getattr(node)?.into(),
+            R::Getattr { node } => self.slow_getattr(node)?.into(),
             R::Born { .. } => Answer::Born(None),
             R::Setattr { node, set } => self.setattr(c, node, set)?.into(),
             R::Readlink { node } => self.readlink(node)?.into(),
@@ -299,6 +305,13 @@ impl Memfs {
             Some(id) => self.hand_out(&mut s, id).map(Some),
             None => Ok(None),
         }
+    }
+    fn slow_getattr(&self, id: NodeId) -> Reply<Attr> {
+        let attr = self.getattr(id);
+        if self.slow.swap(false, Ordering::SeqCst) {
+            self.gate.pass();
+        }
+        attr
     }
     fn getattr(&self, id: NodeId) -> Reply<Attr> {
         Ok(self.state.lock().unwrap().get(id)?.attr)
