@@ -2,9 +2,8 @@
 //! by the system call that the program made, and the backing file system's errors are the answers.
 //!
 //! - `table`: nodes, which live as long as the kernel knows them; `files`: what is open of them;
-//! - `names`, `attrs`, `data`, `list`, `locks`: the requests; `identity`, `unnaming`: on whose
-//!   behalf;
-//! - `adopt`: taking over from another view;
+//!   `locks`: what is locked;
+//! - `names`, `attrs`, `data`, `list`: the requests; `identity`, `unnaming`: on whose behalf;
 //! - `zero`: what commits ask of it; `gate`: where the order of these requests is decided,
 //!   `order`: by the conflict engine, `sealed`: not at all, `echo`: of views beside view 0; `sys`:
 //!   system calls.
@@ -17,7 +16,6 @@
 //! that change one file's content through descriptors. What others do to the backing files
 //! meanwhile is as it would be without this view.
 
-mod adopt;
 mod attrs;
 mod data;
 mod echo;
@@ -43,6 +41,8 @@ pub use sealed::Sealed;
 
 use crate::publication::BARRIER;
 use crate::sys;
+use files::Opens;
+use locks::BackingLocks;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;
@@ -50,13 +50,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use systx_base::sync::{Mutex, rank};
 use systx_base::{Kind, NodeId};
 use systx_store::host_locks::LockFiles;
 use systx_store::io::HostId;
 use systx_txn::ObjectRef;
 use systx_vfs::api::*;
-use systx_vfs::locks::PlainLocks;
+use systx_vfs::locks::Locks;
 
 /// View 0 of a guarded directory.
 pub struct Plain {
@@ -67,10 +66,7 @@ pub struct Plain {
     gate: Arc<dyn Gate>,
     /// Opens make messages.
     told: bool,
-    locks: PlainLocks,
-    /// What is locked instead of the backing files.
-    lock_files: Option<Arc<LockFiles>>,
-    listers: Mutex<files::Listers>,
+    locks: BackingLocks,
 }
 
 impl Plain {
@@ -102,9 +98,7 @@ impl Plain {
             hidden,
             gate,
             told: true,
-            locks: PlainLocks::default(),
-            lock_files: None,
-            listers: Mutex::new(rank::LEAF, files::Listers::default()),
+            locks: BackingLocks::default(),
         })
     }
 
@@ -112,6 +106,12 @@ impl Plain {
     #[must_use]
     pub fn untold(self) -> Plain {
         Plain { told: false, ..self }
+    }
+
+    /// The same, where locks are on these and not on the backing files.
+    #[must_use]
+    pub(crate) fn locking(self, files: Option<Arc<LockFiles>>) -> Plain {
+        Plain { locks: BackingLocks { files, ..self.locks }, ..self }
     }
 
     /// Whether opens make messages.
@@ -128,6 +128,36 @@ impl Plain {
     pub(crate) fn last_node(&self) -> NodeId {
         self.table.last()
     }
+
+    // ---- taking over from another view ------------------------------------------------------
+
+    /// Inodes get these numbers when they are met, and nothing else gets a number up to `last`.
+    pub(crate) fn keep_numbers(&self, numbers: impl Iterator<Item = (HostId, NodeId)>, last: u64) {
+        self.table.keep_numbers(numbers, last);
+    }
+
+    /// Whether the node is here already.
+    pub(crate) fn has(&self, id: NodeId) -> bool {
+        self.table.has(id)
+    }
+
+    /// `fd` (`O_PATH`) is what the kernel knows as node `id` and has open in these ways. It is here
+    /// until the kernel forgets it or closes the last of these opens.
+    pub(crate) fn adopt(&self, id: NodeId, fd: OwnedFd, host: HostId, kind: Kind, opens: Opens) {
+        self.table.adopt(id, fd, host, kind, opens);
+    }
+
+    /// See [`table::Table::open_at_once`].
+    pub(crate) fn open_at_once(&self, id: NodeId) {
+        self.table.open_at_once(id, self.told);
+    }
+
+    /// The locks of the view in whose place this one is go on.
+    pub(crate) fn adopt_locks(&self, locks: Arc<Locks>) {
+        self.locks.held.adopt(locks);
+    }
+
+    // ---- what requests have in common -------------------------------------------------------
 
     /// Whether a node is a directory.
     pub(crate) fn is_dir(&self, node: NodeId) -> bool {
@@ -208,9 +238,11 @@ impl Requests for Plain {
             }
             R::Removexattr { node, key } => self.remove_xattr(caller, node, key)?.into(),
             R::Statfs => self.statfs_of()?.into(),
-            R::Getlk { node, lock } => self.test_lock(node, lock)?.into(),
-            R::Setlk { node, lock } => self.set_lock(node, lock, None)?.into(),
-            R::Setlkw { node, lock, wait } => self.set_lock(node, lock, Some(wait))?.into(),
+            R::Getlk { node, lock } => self.locks.test(&self.table, (node, lock))?.into(),
+            R::Setlk { node, lock } => self.locks.set(&self.table, (node, lock), None)?.into(),
+            R::Setlkw { node, lock, wait } => {
+                self.locks.set(&self.table, (node, lock), Some(wait))?.into()
+            }
             R::InodeFlags { node } => self.flags_of(node)?.into(),
             R::Control { .. } => return Err(Errno::NOTTY),
             R::Open { node, how } => self.open_told(caller, node, how)?.into(),
@@ -221,7 +253,7 @@ impl Requests for Plain {
         self.table.forget(node, count);
     }
     fn release(&self, node: NodeId, handle: u8) {
-        self.release_node(node, handle);
+        self.table.release(node, handle);
     }
     fn land(&self, node: NodeId) -> bool {
         self.table.node(node).is_ok_and(|node| self.gate.land(node.host))
@@ -273,5 +305,35 @@ impl Plain {
         }
         // ENOSYS would mean something else.
         self.open_node(caller, node, how).map_err(|e| if e == Errno::NOSYS { Errno::IO } else { e })
+    }
+
+    /// Opens a node, also a directory, for a client whose closing of it will be told.
+    pub(crate) fn open_node(&self, caller: Caller, id: NodeId, how: OpenHow) -> Reply<Opened> {
+        let node = self.table.node(id)?;
+        let oid = node.oid();
+        let may_write = || if how.write { self.gate.before_writing(node.host) } else { Ok(()) };
+        // Who waits here opens what is there afterwards.
+        may_write()?;
+        // Before the answer is made: a commit that begins meanwhile waits for it.
+        let keeps = self.gate.may_keep(oid);
+        let handle = self.reading(&[ObjectRef::Attr(oid), ObjectRef::Size(oid)], || {
+            // The kernel then walks the path once more.
+            if node.superseded.load(Relaxed) {
+                Err(Errno::STALE)
+            } else {
+                self.table.enter_open(caller, &node, how)
+            }
+        })?;
+        self.table.opened(id);
+        // Who has read it since then, and found nobody that has it open for writing, does not keep
+        // it locked.
+        if let Err(killed) = may_write() {
+            self.table.release(id, handle);
+            return Err(killed);
+        }
+        // Pages go when the commit has them dropped, with nobody writing: not at a moment of the
+        // opener's.
+        let keep_cache = keeps || node.kind != Kind::Dir;
+        Ok(Opened { handle, keep_cache, cache_listing: false })
     }
 }

@@ -38,7 +38,7 @@ pub const MODES: &[Mode] = &[
     Mode {
         name: "append-merge",
         asked_by: &["growing", "grown", "stop_growing", "is_growing"],
-        home: &["vfs/src/growing"],
+        home: &["vfs/src/growing", "vfs/src/reach/appends"],
     },
     Mode {
         name: "who lives in the view",

@@ -4,7 +4,8 @@
 use crate::api::{Attr, Reply};
 use crate::content::Base as BaseBytes;
 use crate::node::{Body, Child, DirState, Name, Node};
-use crate::view::{State, View};
+use crate::reach::Reach;
+use crate::state::State;
 use crate::volume::errno;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
@@ -64,17 +65,16 @@ struct Entry<'a> {
     child: Child,
 }
 
-impl View {
-    /// Whether anything changed; cheaper than to list it.
-    pub fn is_changed(&self) -> bool {
-        let st = self.state.lock();
-        let renamed = |node: &Node| node.dir().is_some_and(|dir| dir.changes().next().is_some());
-        st.nodes.iter().any(|(_, node)| node.is_changed() || renamed(node))
-    }
+/// A view's changes, as they are looked at.  Nothing is recorded by that: reviewing is not reading.
+pub(crate) struct Review<'a> {
+    pub reach: &'a Reach,
+    pub st: &'a State,
+}
 
-    /// All changes, sorted by path.
+impl Review<'_> {
+    /// See [`View::changes`](crate::view::View::changes).
     pub fn changes(&self) -> Vec<Change> {
-        let st = self.state.lock();
+        let st = self.st;
         let mut entries = Vec::new();
         for (dir, node) in st.nodes.iter() {
             let changes = node.dir().into_iter().flat_map(DirState::changes);
@@ -82,15 +82,16 @@ impl View {
         }
         entries.sort_unstable_by(|a, b| (a.dir, a.name).cmp(&(b.dir, b.name)));
         let mut out = Vec::new();
-        self.changed_names(&st, &entries, &mut out);
-        self.changed_nodes(&st, &mut out);
+        self.changed_names(&entries, &mut out);
+        self.changed_nodes(&mut out);
         out.sort_by(|a, b| a.path.cmp(&b.path));
         merge(out)
     }
 
     /// Changes of names.  Each name that an existing object lost is paired with one that it got: a
     /// move; what is left over was deleted, or is one more name.
-    fn changed_names(&self, st: &State, entries: &[Entry<'_>], out: &mut Vec<Change>) {
+    fn changed_names(&self, entries: &[Entry<'_>], out: &mut Vec<Change>) {
+        let st = self.st;
         let mut lost: HashMap<NodeId, Vec<&Entry<'_>>> = HashMap::new();
         for entry in entries {
             if let Some(base) = entry.child.base {
@@ -100,19 +101,19 @@ impl View {
         let mut moved: HashSet<(NodeId, &Name)> = HashSet::new();
         for entry in entries {
             let Some(now) = entry.child.now else { continue };
-            let path = self.path_at(st, entry.dir, entry.name);
+            let path = st.path_in(&self.reach.vol, entry.dir, entry.name);
             let from = lost.get_mut(&now).and_then(Vec::pop);
             let change = match (from, entry.child.base) {
                 (Some(from), _) => {
                     moved.insert((from.dir, from.name));
-                    let from = self.base_path_at(st, from.dir, from.name);
+                    let from = st.base_path_in(&self.reach.vol, from.dir, from.name);
                     let same = from == path;
                     let status = if same { Status::Modified } else { Status::Renamed(from) };
-                    self.compared(st, path, status, now, now)
+                    self.compared(path, status, now, now)
                 }
-                (None, Some(base)) => self.compared(st, path, replaced(st, base, now), base, now),
+                (None, Some(base)) => self.compared(path, replaced(st, base, now), base, now),
                 (None, None) => {
-                    let new = self.side(st, now, false);
+                    let new = self.side(now, false);
                     let bytes = written(st, now);
                     Change { path, status: Status::Added, old: None, new, content: true, bytes }
                 }
@@ -122,8 +123,8 @@ impl View {
         for entry in entries {
             let (Some(base), None) = (entry.child.base, entry.child.now) else { continue };
             if !moved.contains(&(entry.dir, entry.name)) {
-                let path = self.base_path_at(st, entry.dir, entry.name);
-                let old = self.side(st, base, true);
+                let path = st.base_path_in(&self.reach.vol, entry.dir, entry.name);
+                let old = self.side(base, true);
                 let status = Status::Deleted;
                 out.push(Change { path, status, old, new: None, content: true, bytes: 0 });
             }
@@ -131,84 +132,71 @@ impl View {
     }
 
     /// Changes of what kept its name.
-    fn changed_nodes(&self, st: &State, out: &mut Vec<Change>) {
+    fn changed_nodes(&self, out: &mut Vec<Change>) {
+        let st = self.st;
         for (id, node) in st.nodes.iter() {
             if node.base.is_none() || node.attr.nlink == 0 || !node.is_changed() {
                 continue;
             }
             if id == NodeId::ROOT {
-                let path = st.path_of(&self.vol, id);
-                out.push(self.compared(st, path, Status::Modified, id, id));
+                let path = st.path_of(&self.reach.vol, id);
+                out.push(self.compared(path, Status::Modified, id, id));
             }
             for (dir, name) in st.kept_names_of(id) {
-                let path = self.path_at(st, dir, name);
-                out.push(self.compared(st, path, Status::Modified, id, id));
+                let path = st.path_in(&self.reach.vol, dir, name);
+                out.push(self.compared(path, Status::Modified, id, id));
             }
         }
     }
 
-    fn path_at(&self, st: &State, dir: NodeId, name: &[u8]) -> Vec<u8> {
-        below(st.path_of(&self.vol, dir), name)
-    }
-
-    /// The path of a name before the transaction.
-    pub(crate) fn base_path_at(&self, st: &State, dir: NodeId, name: &[u8]) -> Vec<u8> {
-        below(st.base_path_of(self, dir), name)
-    }
-
-    /// What the transaction has met, by the host paths that it had before: of `true` it has read
-    /// which names there are, of the others all else.
+    /// See [`View::met`](crate::view::View::met).
     pub fn met(&self) -> Vec<(Vec<u8>, bool)> {
-        let objects = self.vol.engine.workset_objects(self.work.txn);
-        let st = self.state.lock();
+        let objects = self.reach.vol.engine.workset_objects(self.reach.work.txn);
+        let st = self.st;
         let of = |(id, node): (NodeId, &Node)| Some((node.base.as_ref()?.oid(), id));
         let known: HashMap<Oid, NodeId> = st.nodes.iter().filter_map(of).collect();
         let path = |(object, side): (Object, Access)| {
             let node = *known.get(&object.oid())?;
             Some(match object {
-                Object::Entry { name, .. } => (self.base_path_at(&st, node, &name), false),
+                Object::Entry { name, .. } => {
+                    (st.base_path_in(&self.reach.vol, node, &name), false)
+                }
                 // Of one that writes a name it says nothing.
                 Object::List(_) if side == Access::Write => return None,
-                Object::List(_) => (st.base_path_of(self, node), true),
-                _ => (st.base_path_of(self, node), false),
+                Object::List(_) => (st.base_path_of(&self.reach.vol, node), true),
+                _ => (st.base_path_of(&self.reach.vol, node), false),
             })
         };
         objects.into_iter().filter_map(path).collect()
     }
 
-    fn compared(
-        &self,
-        st: &State,
-        path: Vec<u8>,
-        status: Status,
-        old: NodeId,
-        new: NodeId,
-    ) -> Change {
+    fn compared(&self, path: Vec<u8>, status: Status, old: NodeId, new: NodeId) -> Change {
+        let st = self.st;
         let content = old != new
             || st.nodes.get(new).and_then(Node::content).is_some_and(|c| c.lock().is_changed());
         Change {
             path,
             status,
-            old: self.side(st, old, true),
-            new: self.side(st, new, false),
+            old: self.side(old, true),
+            new: self.side(new, false),
             content,
             bytes: if content { written(st, new) } else { 0 },
         }
     }
 
-    fn side(&self, st: &State, node: NodeId, before: bool) -> Option<Side> {
-        let n = st.nodes.get(node)?;
+    fn side(&self, node: NodeId, before: bool) -> Option<Side> {
+        let n = self.st.nodes.get(node)?;
         let mut attr = n.attr;
         let mut xattrs = Vec::new();
-        let place = before.then(|| self.backing_place_unrecorded(st, node)).flatten();
+        let place = before.then(|| self.reach.place_unrecorded(self.st, node)).flatten();
         if let Some((dir, name)) = &place
-            && let Ok(stat) = self.tree().stat_at(dir, name)
+            && let Ok(stat) = self.reach.tree().stat_at(dir, name)
         {
             attr = crate::node::attr_of(&stat);
         }
         for (key, value) in n.xattrs.iter().flat_map(|x| x.iter()) {
             let value = match &place {
-                Some((dir, name)) => self.tree().get_xattr(dir, name, key).ok(),
+                Some((dir, name)) => self.reach.tree().get_xattr(dir, name, key).ok(),
                 None => value.clone(),
             };
             xattrs.push((key.to_vec(), value));
@@ -216,35 +204,25 @@ impl View {
         Some(Side { node, attr, xattrs, before })
     }
 
-    fn backing_place_unrecorded(&self, st: &State, node: NodeId) -> Option<(Handle, Vec<u8>)> {
-        let base = st.nodes.get(node)?.base.as_ref()?;
-        match &base.place {
-            Some((parent, name)) => Some((self.open_unrecorded(st, *parent).ok()?, name.to_vec())),
-            None => Some((self.tree().root(), Vec::new())),
-        }
-    }
-
-    /// The content of one side of a file, or the target of a link; at most `limit` bytes.  Nothing
-    /// is recorded: reviewing is not reading.
+    /// See [`View::read_side`](crate::view::View::read_side).
     pub fn read_side(&self, side: &Side, limit: usize) -> Reply<Vec<u8>> {
-        let st = self.state.lock();
-        let node = st.node(side.node)?;
+        let node = self.st.node(side.node)?;
         match &node.body {
             Body::Symlink(Some(target)) => return Ok(target.to_vec()),
             Body::Symlink(None) => {
                 let (dir, name) =
-                    self.backing_place_unrecorded(&st, side.node).ok_or(Errno::STALE)?;
-                return self.tree().read_link(&dir, &name).map_err(errno);
+                    self.reach.place_unrecorded(self.st, side.node).ok_or(Errno::STALE)?;
+                return self.reach.tree().read_link(&dir, &name).map_err(errno);
             }
             Body::File(_) => {}
             _ => return Ok(Vec::new()),
         }
-        let backing = self.backing_place_unrecorded(&st, side.node);
+        let backing = self.reach.place_unrecorded(self.st, side.node);
         let base = match backing {
             Some((dir, name)) => {
-                let handle = self.tree().open_file(&dir, &name, Open::Read).map_err(errno)?;
-                let len = self.tree().stat(&handle).map_err(errno)?.size;
-                Some(Raw { io: &**self.tree(), handle, len })
+                let handle = self.reach.tree().open_file(&dir, &name, Open::Read).map_err(errno)?;
+                let len = self.reach.tree().stat(&handle).map_err(errno)?.size;
+                Some(Raw { io: &**self.reach.tree(), handle, len })
             }
             None => None,
         };
@@ -281,37 +259,6 @@ impl BaseBytes for Raw<'_> {
     fn next_data(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
         self.io.next_data(&self.handle, offset)
     }
-}
-
-impl State {
-    /// Where a node was on the host before the transaction.
-    pub(crate) fn base_path_of(&self, view: &View, node: NodeId) -> Vec<u8> {
-        let mut names = Vec::new();
-        let mut at = node;
-        while let Some(n) = self.nodes.get(at) {
-            let base = n.base.as_ref().and_then(|b| b.place.as_ref());
-            let Some((parent, name)) = base.or(n.place.as_ref()) else { break };
-            names.push(name.clone());
-            at = *parent;
-        }
-        let mut path = view.vol.mount_path.clone();
-        for name in names.iter().rev() {
-            path.push(b'/');
-            path.extend_from_slice(name);
-        }
-        if path.is_empty() {
-            path.push(b'/');
-        }
-        path
-    }
-}
-
-fn below(mut path: Vec<u8>, name: &[u8]) -> Vec<u8> {
-    if path.last() != Some(&b'/') {
-        path.push(b'/');
-    }
-    path.extend_from_slice(name);
-    path
 }
 
 /// Bytes of a node's content that are the transaction's own.

@@ -8,7 +8,8 @@
 use crate::content::Slot;
 use crate::growing::Appended;
 use crate::node::{Base, Body, Child, DirState, Dirty, Listed, Name, Node};
-use crate::view::{State, View};
+use crate::reach::Reach;
+use crate::state::State;
 use std::collections::{HashMap, HashSet};
 use systx_base::{Kind, NodeId};
 use systx_store::io::{Open, Openers, Stamp};
@@ -60,6 +61,28 @@ impl Frozen {
         self.appended.iter().filter_map(|file| self.nodes.get(file.ix.0 as usize).copied())
     }
 
+    /// Existing files whose content would be changed and that a process outside has open for
+    /// writing (or mapped so): what it writes from now on meets the committed content. Not those
+    /// that are open in a guarded directory, where it is a write after the commit like any other.
+    pub(crate) fn open_elsewhere(&self, reach: &Reach, st: &State) -> Vec<Vec<u8>> {
+        let is_open = |(i, object): (usize, &Object)| {
+            if object.content == Content::Keep || !matches!(object.origin, Origin::Host { .. }) {
+                return None;
+            }
+            // What appends to it goes on behind what was appended here.
+            if self.appended.iter().any(|file| file.ix.0 as usize == i) {
+                return None;
+            }
+            if reach.others.is_open(st.base(*self.nodes.get(i)?).ok()?.stamp.id) {
+                return None;
+            }
+            let (dir, name) = reach.backing_place(st, *self.nodes.get(i)?).ok()?;
+            let file = reach.tree().open_file(&dir, &name, Open::Read).ok()?;
+            (reach.tree().openers(&file).ok()? == Openers::Writers).then(|| self.paths[i].clone())
+        };
+        self.writes.objects.iter().enumerate().filter_map(is_open).collect()
+    }
+
     /// Whether there is nothing to commit.
     pub fn is_empty(&self) -> bool {
         let changed = |o: &Object| {
@@ -69,31 +92,25 @@ impl Frozen {
     }
 }
 
-impl View {
-    /// What this view would commit now.  The processes in the view must have ended, and the kernel
-    /// must have written back what it held dirty.
-    pub fn freeze(&self, selection: &dyn Selection) -> Frozen {
-        let st = self.state.lock();
-        let mut frost = Frost::new(self, &st);
-        frost.collect(selection);
-        frost.done()
-    }
+/// See [`View::freeze`](crate::view::View::freeze).
+pub(crate) fn freeze(reach: &Reach, st: &State, selection: &dyn Selection) -> Frozen {
+    let mut frost = Frost::new(reach, st);
+    frost.collect(selection);
+    frost.done()
 }
 
-impl View {
-    /// After a part of the changes was committed: what was committed is now the base of the rest.
-    /// `stamps` are the versions after installation.
-    pub fn rebase(&self, frozen: &Frozen, stamps: &[(Ix, Stamp)]) {
-        let mut st = self.state.lock();
+impl State {
+    /// See [`View::rebase`](crate::view::View::rebase).
+    pub fn rebase(&mut self, frozen: &Frozen, stamps: &[(Ix, Stamp)]) {
         for (dir, name) in &frozen.places {
-            if let Some(gone) = st.child_at(*dir, name).and_then(|c| c.base) {
-                st.forget_removed(gone);
+            if let Some(gone) = self.child_at(*dir, name).and_then(|c| c.base) {
+                self.forget_removed(gone);
             }
-            st.rebase_name(*dir, name);
+            self.rebase_name(*dir, name);
         }
         for (ix, stamp) in stamps {
             let Some(id) = frozen.nodes.get(ix.0 as usize).copied() else { continue };
-            let Some(node) = st.nodes.get_mut(id) else { continue };
+            let Some(node) = self.nodes.get_mut(id) else { continue };
             let old = node.base.take().and_then(|b| b.place);
             // What was made is there now under the name that the view knows.
             let place = old.or_else(|| node.place.clone());
@@ -113,15 +130,11 @@ impl View {
                 dir.rights = rights;
                 dir.read_xattrs = None;
             }
-            st.nodes.identify(stamp.id, id);
+            self.nodes.identify(stamp.id, id);
         }
-        st.rebase_places();
-        self.dirs.clear();
-        self.files.clear();
+        self.rebase_places();
     }
-}
 
-impl State {
     /// What a removed directory had on the backing file system went with it.
     fn forget_removed(&mut self, top: NodeId) {
         let mut todo = vec![top];
@@ -213,33 +226,8 @@ impl Candidates {
     }
 }
 
-impl View {
-    /// Existing files whose content would be changed and that a process outside has open for
-    /// writing (or mapped so): what it writes from now on meets the committed content. Not those
-    /// that are open in a guarded directory, where it is a write after the commit like any other.
-    pub fn open_elsewhere(&self, frozen: &Frozen) -> Vec<Vec<u8>> {
-        let st = self.state.lock();
-        let is_open = |(i, object): (usize, &Object)| {
-            if object.content == Content::Keep || !matches!(object.origin, Origin::Host { .. }) {
-                return None;
-            }
-            // What appends to it goes on behind what was appended here.
-            if frozen.appended.iter().any(|file| file.ix.0 as usize == i) {
-                return None;
-            }
-            if self.others.is_open(st.base(*frozen.nodes.get(i)?).ok()?.stamp.id) {
-                return None;
-            }
-            let (dir, name) = self.backing_place(&st, *frozen.nodes.get(i)?).ok()?;
-            let file = self.tree().open_file(&dir, &name, Open::Read).ok()?;
-            (self.tree().openers(&file).ok()? == Openers::Writers).then(|| frozen.paths[i].clone())
-        };
-        frozen.writes.objects.iter().enumerate().filter_map(is_open).collect()
-    }
-}
-
 struct Frost<'a> {
-    view: &'a View,
+    reach: &'a Reach,
     st: &'a State,
     ixs: HashMap<NodeId, Ix>,
     /// The directories whose removal is taken, with those that were removed in them.
@@ -250,7 +238,7 @@ struct Frost<'a> {
 }
 
 impl<'a> Frost<'a> {
-    fn new(view: &'a View, st: &'a State) -> Self {
+    fn new(reach: &'a Reach, st: &'a State) -> Self {
         let out = Frozen {
             writes: WriteSet::default(),
             slots: Vec::new(),
@@ -262,7 +250,7 @@ impl<'a> Frost<'a> {
             places: Vec::new(),
         };
         let (ixs, removed, elsewhere) = Default::default();
-        Frost { view, st, ixs, removed, elsewhere, out }
+        Frost { reach, st, ixs, removed, elsewhere, out }
     }
 
     fn collect(&mut self, selection: &dyn Selection) {
@@ -278,7 +266,7 @@ impl<'a> Frost<'a> {
         for id in changed {
             self.object(id);
         }
-        if self.view.vol.overlay.is_some() {
+        if self.reach.vol.overlay.is_some() {
             self.keep_names();
             self.follow_names();
         }
@@ -309,8 +297,7 @@ impl<'a> Frost<'a> {
 
     /// Where a node is on the backing file system; `None` for the root, and for what is new.
     fn place_of(&self, id: NodeId) -> Option<&(NodeId, Name)> {
-        let met = || self.st.nodes.get(id)?.base.as_ref()?.place.as_ref();
-        self.elsewhere.get(&id).or_else(met)
+        self.elsewhere.get(&id).or_else(|| self.st.nodes.get(id)?.met_at())
     }
 
     /// The further names of existing files that are changed.
@@ -347,7 +334,7 @@ impl<'a> Frost<'a> {
                 let mut taken = selection.takes(&path);
                 if child.now.is_none() {
                     // A name that is gone is known by where it was.
-                    path = self.strip(self.view.base_path_at(self.st, dir, name));
+                    path = self.strip(self.st.base_path_in(&self.reach.vol, dir, name));
                     taken |= selection.takes(&path);
                 }
                 found.add(Candidate { dir, name: name.clone(), child, path, taken });
@@ -434,8 +421,8 @@ impl<'a> Frost<'a> {
         let id = |id| self.st.nodes.get(id)?.base.as_ref().map(|base| base.stamp.id);
         let had = |(name, child): (&Name, Child)| Some((name.to_vec(), id(child.base?)));
         Some(Emptied {
-            path: self.strip(self.view.base_path_at(self.st, *up, name)),
-            mtime: self.view.vol.current(base.stamp).mtime,
+            path: self.strip(self.st.base_path_in(&self.reach.vol, *up, name)),
+            mtime: self.reach.vol.current(base.stamp).mtime,
             names: node.dir()?.children().filter_map(had).collect(),
         })
     }
@@ -451,7 +438,7 @@ impl<'a> Frost<'a> {
                 self.st.names_of(id).map(|(dir, name)| self.relative(dir, name)).collect();
             if paths.is_empty() {
                 // The root, or a file whose remaining names were never met.
-                paths.push(self.strip(self.st.path_of(&self.view.vol, id)));
+                paths.push(self.strip(self.st.path_of(&self.reach.vol, id)));
             }
             // The last known name of a file that has others goes: it cannot be found later.
             let last =
@@ -479,7 +466,7 @@ impl<'a> Frost<'a> {
         let ix = Ix(u32::try_from(self.out.writes.objects.len()).unwrap_or(u32::MAX));
         self.out.writes.objects.push(object);
         self.out.nodes.push(id);
-        self.out.paths.push(self.st.path_of(&self.view.vol, id));
+        self.out.paths.push(self.st.path_of(&self.reach.vol, id));
         ix
     }
 
@@ -508,7 +495,7 @@ impl<'a> Frost<'a> {
                 parent: self.ixs.get(parent).copied().unwrap_or(Ix(0)),
                 name: name.to_vec(),
                 kind: node.attr.kind,
-                stamp: self.view.vol.current(base.stamp),
+                stamp: self.reach.vol.current(base.stamp),
             },
         };
         let mut object =
@@ -536,7 +523,7 @@ impl<'a> Frost<'a> {
     }
 
     fn relative(&self, dir: NodeId, name: &[u8]) -> Vec<u8> {
-        let mut path = self.st.path_of(&self.view.vol, dir);
+        let mut path = self.st.path_of(&self.reach.vol, dir);
         path.push(b'/');
         path.extend_from_slice(name);
         self.strip(path)
@@ -544,14 +531,14 @@ impl<'a> Frost<'a> {
 
     /// A host path as one below the volume's root.
     fn strip(&self, path: Vec<u8>) -> Vec<u8> {
-        let cut = self.view.vol.mount_path.len();
+        let cut = self.reach.vol.mount_path.len();
         let rest: &[u8] = path.get(cut..).unwrap_or(&[]);
         let start = rest.iter().position(|b| *b != b'/').unwrap_or(rest.len());
         rest[start..].to_vec()
     }
 
     fn absolute(&self, relative: &[u8]) -> Vec<u8> {
-        let mut path = self.view.vol.mount_path.clone();
+        let mut path = self.reach.vol.mount_path.clone();
         path.push(b'/');
         path.extend_from_slice(relative);
         path
@@ -567,11 +554,11 @@ impl<'a> Frost<'a> {
     /// inode have to be published. Not those that may be running as programs: these cannot be
     /// overwritten, and another inode needs its name published.
     fn keep_inodes(&mut self) {
-        let roots = self.view.others.guarded_roots();
+        let roots = self.reach.others.guarded_roots();
         if roots.is_empty() {
             return;
         }
-        let tree = self.view.tree();
+        let tree = self.reach.tree();
         let all = tree.stat(&tree.root()).is_ok_and(|stat| roots.contains(&stat.id));
         let writes = &mut self.out.writes;
         let named: HashSet<Ix> =

@@ -1,11 +1,11 @@
 //! Files that many programs append to (logs): what a transaction appends is put behind what others
 //! have appended meanwhile, as `O_APPEND` would have done, instead of being a conflict.
 //!
-//! **What grows.** A regular file whose path the transaction's owner named ([`View::let_grow`]), as
+//! **What grows.** A regular file whose path the transaction's owner named (`View::let_grow`), as
 //! long as the transaction has done nothing to its content but write at its end, and has not read
 //! what was there before. Its length is then not isolated: neither looking it up nor appending is
 //! recorded in the engine, and validation takes another version for the same if it has only grown.
-//! The first read of old bytes, or any other change, ends that ([`View::stop_growing`]): from there
+//! The first read of old bytes, or any other change, ends that (`Reach::stop_growing`): from there
 //! the file is like any other, and must still be the version that was met.
 //!
 //! **What "only grown" means**: the same inode with the same rights, not shorter than when it was
@@ -20,19 +20,15 @@
 //! **Not** in guarded directories, where plain programs are isolated anyway, not under snapshot
 //! isolation, and not in views that live on.
 
-use crate::api::Reply;
 use crate::content::PAGE;
-use crate::freeze::Frozen;
-use crate::node::{Base, Name, Node};
-use crate::view::{State, View, is_gone};
-use crate::volume::{Volume, errno};
+use crate::node::{Base, Node};
+use crate::volume::Volume;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use systx_base::{Gid, Kind, NodeId, Uid};
-use systx_store::io::{Handle, Open, Stamp, Stat};
+use systx_base::{Gid, NodeId, Uid};
+use systx_store::io::{Handle, Open, Stamp, Stat, Tree};
 use systx_store::writeset::{Content, Data, Extent, Ix, Origin, WriteSet};
-use systx_txn::{Isolation, ObjectRef};
 
 /// So many bytes before the old end are compared.
 pub const TAIL: u64 = PAGE;
@@ -51,21 +47,23 @@ pub trait MayGrow: Send + Sync {
 /// The files of one view that grow.
 #[derive(Default)]
 pub(crate) struct Growing {
-    files: HashMap<NodeId, File>,
+    /// Which may; without it none.
+    pub may_grow: Option<Arc<dyn MayGrow>>,
+    pub files: HashMap<NodeId, File>,
     /// What [`MayGrow::any_in`] said of directories.
-    dirs: HashMap<NodeId, bool>,
+    pub dirs: HashMap<NodeId, bool>,
 }
 
 /// What is remembered of one.
-struct File {
+pub(crate) struct File {
     rights: (u32, Uid, Gid),
     /// The bytes before its end when the transaction first appended.
-    tail: Option<Vec<u8>>,
+    pub tail: Option<Vec<u8>>,
 }
 
 impl File {
     /// Whether this can be the file, with more at its end.
-    fn has_grown_to(&self, base: &Base, now: &Stat) -> bool {
+    pub fn has_grown_to(&self, base: &Base, now: &Stat) -> bool {
         let stamp = now.stamp();
         stamp.id == base.stamp.id
             && stamp.size >= base.stamp.size
@@ -93,104 +91,21 @@ pub struct Merged {
     pub between: u64,
 }
 
-impl View {
-    /// From now on files that are met at these paths may grow, see the module.
-    pub fn let_grow(&mut self, may_grow: Arc<dyn MayGrow>) {
-        self.may_grow = Some(may_grow);
-    }
-
-    /// Something is about to be met in a directory: true if it grows, and so its length is not
-    /// recorded.
-    pub(crate) fn grows_in(&self, st: &mut State, dir: NodeId, name: &Name, stat: &Stat) -> bool {
-        let Some(may) = self.may_grow.as_ref().filter(|_| stat.kind == Kind::File) else {
-            return false;
-        };
-        let any = match st.growing.dirs.get(&dir) {
-            Some(any) => *any,
-            None => {
-                let any = may.any_in(&st.path_of(&self.vol, dir));
-                st.growing.dirs.insert(dir, any);
-                any
-            }
-        };
-        any && self.work.isolation == Isolation::Serializable
-            && !self.others.is_guarded()
-            && may.is_one(&st.path_in(&self.vol, dir, name))
-    }
-
-    /// Before old bytes of a file are handed out, or changed: it must be as it was met, and is from
-    /// now on a file like any other.
-    pub(crate) fn stop_growing(&self, st: &mut State, node: NodeId) -> Reply<()> {
-        if st.growing.files.remove(&node).is_none() {
-            return Ok(());
-        }
-        let base = st.base(node)?.clone();
-        let oid = base.oid();
-        self.work.read_of(ObjectRef::Size(oid))?;
-        if st.nodes.get(node).is_some_and(Node::is_changed) {
-            let end = base.stamp.size / PAGE;
-            self.work.read_of(ObjectRef::Pages { oid, first: end, last: end })?;
-            self.work.write_of(ObjectRef::Pages { oid, first: end, last: u64::MAX })?;
-            self.work.write_of(ObjectRef::Size(oid))?;
-        }
-        // Who appended before that was recorded has not met this transaction.
-        let (dir, name) = self.backing_place(st, node)?;
-        let quiet = self.vol.quiesce();
-        let now = self.tree().stat_at(&dir, &name);
-        drop(quiet);
-        match now {
-            Ok(now) if now.stamp() == base.stamp => Ok(()),
-            Err(e) if !is_gone(&e) => Err(errno(e)),
-            _ => Err(self.work.outsider(ObjectRef::Size(oid))),
-        }
-    }
-
-    /// [`View::stop_growing`] of all files that a part of the changes appends to: what is committed
-    /// of them is what the rest goes on from.
-    ///
-    /// # Errors
-    /// The transaction has lost.
-    pub fn stop_growing_in(&self, part: &Frozen) -> Reply<()> {
-        let mut st = self.state.lock();
-        part.appended_nodes().try_for_each(|node| self.stop_growing(&mut st, node))
-    }
-
-    /// Before a write at the end of a growing file: notes what stands there.
-    pub(crate) fn append_to(&self, st: &mut State, node: NodeId) -> Reply<()> {
-        if st.growing.files.get(&node).is_none_or(|file| file.tail.is_some()) {
-            return Ok(());
-        }
-        let base = st.base(node)?.clone();
-        let handle = self.file_handle(st, node)?;
-        let tail = tail_of(&**self.tree(), &handle, base.stamp.size).map_err(errno)?;
-        let now = self.tree().stat(&handle).map_err(errno)?;
-        let Some(file) = st.growing.files.get_mut(&node) else { return Ok(()) };
-        if !file.has_grown_to(&base, &now) {
-            return Err(self.work.outsider(ObjectRef::Size(base.oid())));
-        }
-        file.tail = Some(tail);
-        Ok(())
-    }
-
-    /// The paths, on the host, of the files that grow and were appended to.
-    pub fn appended_to(&self) -> Vec<Vec<u8>> {
-        let st = self.state.lock();
-        let files = st.growing.files.iter().filter(|(_, file)| file.tail.is_some());
-        files.map(|(node, _)| st.path_of(&self.vol, *node)).collect()
-    }
-
-    /// Whether a file is growing, and another version of it is the same one, only longer.
-    pub(crate) fn has_only_grown(&self, st: &State, node: NodeId, now: &Stat) -> bool {
-        let file = st.growing.files.get(&node);
-        let base = st.nodes.get(node).and_then(|n| n.base.as_ref());
-        file.zip(base).is_some_and(|(file, base)| file.has_grown_to(base, now))
-    }
-}
-
 impl Growing {
     pub(crate) fn add(&mut self, node: NodeId, stat: &Stat) {
         let rights = (stat.mode, stat.uid, stat.gid);
         self.files.insert(node, File { rights, tail: None });
+    }
+
+    /// The files that were appended to.
+    pub(crate) fn appended_to(&self) -> impl Iterator<Item = NodeId> {
+        self.files.iter().filter(|(_, file)| file.tail.is_some()).map(|(node, _)| *node)
+    }
+
+    /// Whether a file is growing, and another version of it is the same one, only longer.
+    pub(crate) fn is_only_longer(&self, id: NodeId, node: Option<&Node>, now: &Stat) -> bool {
+        let base = node.and_then(|node| node.base.as_ref());
+        self.files.get(&id).zip(base).is_some_and(|(file, base)| file.has_grown_to(base, now))
     }
 
     pub(crate) fn has(&self, node: NodeId) -> bool {
@@ -241,7 +156,7 @@ fn cut(extent: Extent, from: u64) -> Option<Extent> {
 }
 
 /// The bytes of a file before an offset.
-fn tail_of(io: &dyn systx_store::io::Tree, file: &Handle, end: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn tail_of(io: &dyn Tree, file: &Handle, end: u64) -> io::Result<Vec<u8>> {
     let start = end.saturating_sub(TAIL);
     let mut bytes = vec![0; usize::try_from(end - start).unwrap_or(0)];
     let got = io.read_at(file, &mut bytes, start)?;

@@ -66,21 +66,21 @@ impl<'v> Handover<'v> {
     /// # Errors
     /// `ESTALE`: it is not there, or has been replaced.
     pub fn committed(&self, id: NodeId) -> Reply<(Handle, HostId, Kind)> {
-        let view = self.0;
-        let st = view.state.lock();
+        let reach = self.0.reach();
+        let st = self.0.state.lock();
         let base = st.node(id)?.base.as_ref().filter(|base| !base.foreign).ok_or(Errno::STALE)?;
         let handle = match &base.place {
-            None => view.tree().root(),
+            None => reach.tree().root(),
             Some((parent, name)) => {
-                let dir = view.open_unrecorded(&st, *parent).map_err(|_| Errno::STALE)?;
-                view.tree().pin(&dir, name).map_err(|_| Errno::STALE)?
+                let dir = reach.open_unrecorded(&st, *parent).map_err(|_| Errno::STALE)?;
+                reach.tree().pin(&dir, name).map_err(|_| Errno::STALE)?
             }
         };
-        let stat = view.tree().stat(&handle).map_err(errno)?;
+        let stat = reach.tree().stat(&handle).map_err(errno)?;
         if stat.id != base.stamp.id {
             return Err(Errno::STALE);
         }
-        Ok((view.work.bare(&handle).clone(), stat.id, stat.kind))
+        Ok((reach.work.bare(&handle).clone(), stat.id, stat.kind))
     }
 
     /// The committed objects that have names, and their nodes.
@@ -99,11 +99,11 @@ impl<'v> Handover<'v> {
     /// what its locks are on.  Asked while nobody else can get at it; where that is told by the
     /// mount itself (`--fast-open`), when the commit is `over`, since the mount waits for that.
     pub fn move_locks(&self, over: bool) {
-        self.0.move_locks(over);
+        self.0.locks.move_to_files(self.0.reach(), &self.0.state, over);
     }
 
     /// The locks that are held, for whoever serves their owners from now on.
     pub fn take_locks(&self) -> Arc<Locks> {
-        self.0.take_locks()
+        self.0.locks.take()
     }
 }

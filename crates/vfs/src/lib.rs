@@ -9,16 +9,18 @@
 
 pub mod acl;
 pub mod api;
+mod below;
 pub mod changes;
 pub mod claim;
 pub mod client;
 pub mod content;
 pub mod freeze;
-mod glimpse;
 pub mod growing;
 mod habits;
 mod handles;
 pub mod handover;
+mod host_locks;
+mod ids;
 pub mod limits;
 pub mod listing;
 pub mod locks;
@@ -33,6 +35,7 @@ mod reach;
 mod request;
 pub mod scope;
 pub mod snapshot;
+mod state;
 pub mod validate;
 pub mod view;
 pub mod volume;

@@ -8,8 +8,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use systx_base::sync::Mutex;
-use systx_base::{Gid, Kind, NodeId, Oid, Uid, mix};
+use systx_base::{Gid, Kind, NodeId, Oid, Time, Uid, mix};
 use systx_store::io::{Fixed, HostId, Stamp, Stat};
+
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o0010;
 
 /// A name, shared between the directory's tables and the node.
 pub(crate) type Name = Arc<[u8]>;
@@ -188,6 +192,10 @@ impl Node {
     fn host_id(&self) -> Option<HostId> {
         self.base.as_ref().filter(|base| !base.foreign).map(|base| base.stamp.id)
     }
+    /// Where it was met on the backing file system; `None` for the root, and for what is new.
+    pub fn met_at(&self) -> Option<&(NodeId, Name)> {
+        self.base.as_ref()?.place.as_ref()
+    }
     pub fn dir(&self) -> Option<&DirState> {
         match &self.body {
             Body::Dir(dir) => Some(dir),
@@ -216,6 +224,31 @@ impl Node {
             || d.mtime
             || self.xattrs.is_some()
             || self.content().is_some_and(|c| c.lock().is_changed())
+    }
+}
+
+impl Node {
+    /// Clears the set-id bits as a change of owner, or a write by somebody without privilege, does.
+    ///
+    /// `foreign`: whether the caller is neither privileged nor in the file's group, who loses a
+    /// set-group-id bit also where nobody of the group may execute the file (fs/attr.c
+    /// `setattr_should_drop_sgid`).
+    pub fn drop_setid(&mut self, foreign: bool) {
+        let mut mode = self.attr.mode & !S_ISUID;
+        if foreign || mode & S_IXGRP != 0 {
+            mode &= !S_ISGID;
+        }
+        self.dirty.mode |= mode != self.attr.mode;
+        self.attr.mode = mode;
+    }
+
+    /// Length and time stamps after a change of content.
+    pub fn touch(&mut self, len: u64, allocated: u64, now: Time) {
+        self.attr.size = len;
+        self.attr.blocks = allocated.div_ceil(512);
+        self.attr.mtime = now;
+        self.attr.ctime = now;
+        self.dirty.mtime = true;
     }
 }
 

@@ -1,31 +1,200 @@
 //! How a view reaches backing objects: by open directories, one name at a time, each verified to be
 //! what was met.
+//!
+//! Nothing new is met here: whoever has only this and the nodes ([`State`]) cannot add to what the
+//! transaction has read, but for the objects that these stand for.
 
 use crate::api::Reply;
+use crate::handles::HandleCache;
+use crate::ids::Ids;
+use crate::neighbours::Neighbours;
 use crate::node::{Base, Name};
-use crate::view::{Ids, State, View, is_gone, whole};
-use crate::volume::errno;
-use systx_base::NodeId;
-use systx_store::io::{Handle, Open, Openers};
+use crate::state::State;
+use crate::volume::{Volume, errno};
+use crate::workset::Workset;
+use rustix::io::Errno;
+use std::io;
+use std::sync::Arc;
+use systx_base::sync::{Rank, rank};
+use systx_base::{NodeId, Time, Uid};
+use systx_store::io::{Fixed, Handle, Open, Openers, Stamp, Stat, Tree};
 use systx_txn::ObjectRef;
 
-impl View {
-    /// The open backing directory of a node; verified to be the one that was met.
-    pub(crate) fn dir_handle(&self, st: &State, node: NodeId) -> Reply<Handle> {
-        let (mut handle, way) = self.way_to(st, node)?;
-        for id in way.into_iter().rev() {
-            let base = st.base(id)?;
-            let Some((parent, name)) = &base.place else { continue };
-            let parent_oid = st.base(*parent)?.oid();
-            let gone = || self.work.outsider(ObjectRef::Entry { dir: parent_oid, name });
-            handle = match self.tree().open_dir(&handle, name) {
-                Ok(handle) => handle,
-                Err(e) if is_gone(&e) => return Err(gone()),
-                Err(e) => return Err(errno(e)),
-            };
-            if self.tree().stat(&handle).map_err(errno)?.id != base.stamp.id {
-                return Err(gone());
+mod appends;
+mod bytes;
+
+pub(crate) use bytes::StillOneMoment;
+
+/// Open directories, and open files, that one view keeps at the most.
+const HANDLES_MAX: usize = 512;
+
+/// See the module.
+pub(crate) struct Reach {
+    pub vol: Arc<Volume>,
+    /// Who else works on it.
+    pub others: Arc<dyn Neighbours>,
+    pub work: Workset,
+    /// The user whose the view is.
+    own: Uid,
+    dirs: HandleCache,
+    files: HandleCache,
+}
+
+impl Reach {
+    /// Of the view of a transaction that has met nothing.
+    pub fn new(others: Arc<dyn Neighbours>, work: Workset, ids: &Ids) -> Reach {
+        Reach {
+            vol: Arc::clone(others.volume()),
+            others,
+            work,
+            own: ids.own(),
+            dirs: HandleCache::new(rank::HANDLES, HANDLES_MAX),
+            files: HandleCache::new(Rank(rank::HANDLES.0 + 1), HANDLES_MAX),
+        }
+    }
+
+    /// The backing file system as the view shows it.
+    pub fn tree(&self) -> &Arc<dyn Tree> {
+        self.work.tree()
+    }
+
+    pub fn now(&self) -> Time {
+        self.vol.tree.now()
+    }
+
+    /// After a look at the backing file system: what was seen is of the moment that the view shows.
+    /// Who makes this transaction lose does so before it changes anything, so as long as it has not
+    /// lost, all that it has looked at is of one moment; what it sees afterwards may be of another.
+    pub fn still_one_moment(&self) -> Reply<()> {
+        self.work.alive()
+    }
+
+    /// Closes the files that are open.
+    pub fn close_files(&self) {
+        self.files.clear();
+    }
+
+    /// Closes all that is open.
+    pub fn close(&self) {
+        self.dirs.clear();
+        self.files.clear();
+    }
+
+    // ---- what is there ----------------------------------------------------------------------
+
+    /// Whether the backing object is still the version that was met, own commits aside: by what was
+    /// seen, or else by looking again.
+    pub fn is_current(
+        &self,
+        base: &Base,
+        seen: &Stat,
+        look: impl Fn() -> io::Result<Stat>,
+    ) -> bool {
+        if self.work.is_frozen(base.oid()) {
+            return base.stamp == seen.stamp();
+        }
+        let same = |now: Stamp| self.vol.is_own(base.stamp, now);
+        if same(seen.stamp()) {
+            return true;
+        }
+        // The difference may come from a plain request that has yet to say so, and was perhaps half
+        // done; or from a commit that is installing, or did so between the two looks.
+        let _nobody = self.others.still();
+        let again = || look().is_ok_and(|now| same(now.stamp()));
+        if again() {
+            return true;
+        }
+        if !self.vol.is_installing(base.stamp.id) && self.vol.current(base.stamp) == base.stamp {
+            return false;
+        }
+        let _quiet = self.vol.quiesce();
+        again()
+    }
+
+    /// Looks at an object of which this transaction has recorded attributes and length.
+    pub fn look_whole(&self, look: impl Fn() -> io::Result<Stat>) -> Reply<Stat> {
+        let engine = &self.vol.engine;
+        let moment = engine.moment();
+        let quiet = self.vol.quiesce();
+        let seen = look().map_err(errno)?;
+        drop(quiet);
+        if !engine.is_changing(self.vol.oid(seen.id)) && engine.moment() == moment {
+            return Ok(seen);
+        }
+        // A plain write leaves alone what was recorded, and moves the version.
+        let _nobody = self.others.still();
+        let _quiet = self.vol.quiesce();
+        look().map_err(errno)
+    }
+
+    /// Objects of other file systems show through as places, not to be changed.
+    pub fn check_writable(&self, st: &State, node: NodeId) -> Reply<()> {
+        self.work.alive()?;
+        match &st.node(node)?.base {
+            Some(base) if base.foreign => Err(Errno::ROFS),
+            _ => Ok(()),
+        }
+    }
+
+    /// That nothing keeps an object from being changed: at most `bearable` does.
+    pub fn check_fixed(&self, st: &mut State, node: NodeId, bearable: Fixed) -> Reply<()> {
+        let Some(base) = &st.node(node)?.base else { return Ok(()) };
+        let fixed = match base.fixed {
+            Some(fixed) => fixed,
+            None => {
+                let (dir, name) = self.backing_place(st, node)?;
+                let fixed = match self.tree().fixed(&dir, &name) {
+                    Ok(fixed) => fixed,
+                    // It is found at the commit what has become of it.
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => Fixed::No,
+                    Err(e) => return Err(errno(e)),
+                };
+                if let Some(base) = &mut st.node_mut(node)?.base {
+                    base.fixed = Some(fixed);
+                }
+                fixed
             }
+        };
+        if fixed == Fixed::No || fixed == bearable { Ok(()) } else { Err(Errno::PERM) }
+    }
+
+    /// That a name in a directory may be made; with `goes`, that one may go.
+    pub fn check_names(&self, st: &mut State, dir: NodeId, goes: bool) -> Reply<()> {
+        let bearable = if goes { Fixed::No } else { Fixed::Append };
+        self.check_fixed(st, dir, bearable)
+    }
+
+    // ---- the way there ----------------------------------------------------------------------
+
+    /// The open backing directory of a node; verified to be the one that was met.
+    pub fn dir_handle(&self, st: &State, node: NodeId) -> Reply<Handle> {
+        self.open_way(st, node).map_err(|(at, e)| match st.base(at).map(|base| &base.place) {
+            Ok(Some((parent, name))) if is_gone(&e) => match st.base(*parent) {
+                Ok(base) => self.work.outsider(ObjectRef::Entry { dir: base.oid(), name }),
+                Err(e) => e,
+            },
+            _ => errno(e),
+        })
+    }
+
+    /// As [`Reach::dir_handle`], without any record: validation must look even where the
+    /// transaction has lost.
+    pub fn open_unrecorded(&self, st: &State, node: NodeId) -> io::Result<Handle> {
+        self.open_way(st, node).map_err(|(_, e)| e)
+    }
+
+    /// A backing directory by the way it was met; or the one at which that ends, and why.
+    fn open_way(&self, st: &State, node: NodeId) -> Result<Handle, (NodeId, io::Error)> {
+        let (mut handle, way) = self.way_to(st, node).map_err(|e| (node, e.into()))?;
+        for id in way.into_iter().rev() {
+            let step = || -> io::Result<Handle> {
+                let base = st.base(id)?;
+                let Some((_, name)) = &base.place else { return Ok(handle.clone()) };
+                let next = self.tree().open_dir(&handle, name)?;
+                let same = self.tree().stat(&next)?.id == base.stamp.id;
+                if same { Ok(next) } else { Err(Errno::NOENT.into()) }
+            };
+            handle = step().map_err(|e| (id, e))?;
             self.dirs.put(id, handle.clone());
         }
         Ok(handle)
@@ -33,7 +202,7 @@ impl View {
 
     /// The nearest directory at or above `node` that is open, and those that are to be opened from
     /// there, the last one first.  Not by recursion: trees may be deeper than a stack.
-    pub(crate) fn way_to(&self, st: &State, node: NodeId) -> Reply<(Handle, Vec<NodeId>)> {
+    fn way_to(&self, st: &State, node: NodeId) -> Reply<(Handle, Vec<NodeId>)> {
         let mut way = Vec::new();
         let mut at = node;
         loop {
@@ -49,7 +218,7 @@ impl View {
     }
 
     /// The backing directory and name of a node with a base.
-    pub(crate) fn backing_place(&self, st: &State, node: NodeId) -> Reply<(Handle, Name)> {
+    pub fn backing_place(&self, st: &State, node: NodeId) -> Reply<(Handle, Name)> {
         match &st.base(node)?.place {
             Some((parent, name)) => Ok((self.dir_handle(st, *parent)?, name.clone())),
             // An empty name is the directory itself (see `Io`).
@@ -58,7 +227,7 @@ impl View {
     }
 
     /// The open backing file of a node; verified to be the version that was met.
-    pub(crate) fn file_handle(&self, st: &State, node: NodeId) -> Reply<Handle> {
+    pub fn file_handle(&self, st: &State, node: NodeId) -> Reply<Handle> {
         if let Some(handle) = self.files.get(node) {
             return Ok(handle);
         }
@@ -87,18 +256,35 @@ impl View {
 
     /// How a backing file can be opened for reading, by who may change names in its directory.
     fn how_to_open(&self, st: &State, base: &Base) -> Open {
-        let own = match self.ids {
-            Ids::Faithful => 0,
-            Ids::Single { uid, .. } => uid,
-        };
         let dir = base.place.as_ref().and_then(|(parent, _)| st.nodes.get(*parent));
         // What this transaction made of mode and owner says nothing about the backing directory. An
         // access control list that lets others write shows in the group's bits.
         let safe = dir.is_some_and(|dir| {
             let (attr, dirty) = (&dir.attr, dir.dirty);
-            let mine = attr.uid == own || attr.uid == 0;
+            let mine = attr.uid == self.own || attr.uid == 0;
             !dirty.mode && !dirty.owner && mine && attr.mode & 0o022 == 0
         });
         if safe { Open::ReadOwn } else { Open::Read }
     }
+
+    /// As [`Reach::backing_place`], without any record.
+    pub fn place_unrecorded(&self, st: &State, node: NodeId) -> Option<(Handle, Name)> {
+        let base = st.nodes.get(node)?.base.as_ref()?;
+        match &base.place {
+            Some((parent, name)) => Some((self.open_unrecorded(st, *parent).ok()?, name.clone())),
+            None => Some((self.tree().root(), Name::from(&b""[..]))),
+        }
+    }
+}
+
+/// The object of the engine that stands for "this version of this file".
+pub(crate) fn whole(base: &Base) -> ObjectRef<'static> {
+    ObjectRef::Attr(base.oid())
+}
+
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO | Errno::INVAL)
+    )
 }

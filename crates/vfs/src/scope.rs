@@ -9,10 +9,13 @@
 //! the second is not within the first, the transaction has to begin again with what was found.
 
 use crate::api::{Attr, Caller, Reply};
+use crate::below::Below;
 use crate::node::attr_of;
-use crate::view::{State, View, is_gone};
+use crate::reach::is_gone;
+use crate::state::State;
 use crate::volume::{Volume, errno};
 use rustix::io::Errno;
+use systx_base::sync::Mutex;
 use systx_base::{Kind, NodeId, Oid};
 use systx_store::io::Handle;
 use systx_txn::{Claim, Part};
@@ -154,28 +157,28 @@ impl Volume {
     }
 }
 
-impl View {
-    /// What the paths of a scope are in this view, which meets them by this.
-    ///
-    /// # Errors
-    /// As [`Volume::claims`]; `ECANCELED`: it has lost.
-    pub fn claims(&self, declared: &[Declared], who: Option<Caller>) -> Reply<Claims> {
-        let mut claims = Claims::new();
-        let met = |st: &State, node: NodeId| {
-            let (oid, attr) = (st.base(node)?.oid(), st.node(node)?.attr);
-            Ok(Met { oid, attr, dir: (attr.kind == Kind::Dir).then_some(node) })
+/// See [`View::claims`](crate::view::View::claims).
+pub(crate) fn claims_in(
+    below: &Below,
+    state: &Mutex<State>,
+    declared: &[Declared],
+    who: Option<Caller>,
+) -> Reply<Claims> {
+    let mut claims = Claims::new();
+    let met = |st: &State, node: NodeId| {
+        let (oid, attr) = (st.base(node)?.oid(), st.node(node)?.attr);
+        Ok(Met { oid, attr, dir: (attr.kind == Kind::Dir).then_some(node) })
+    };
+    for (of, path) in declared.iter().enumerate() {
+        let mut st = state.lock();
+        let root = met(&st, NodeId::ROOT)?;
+        let find = |dir: &NodeId, name: &[u8]| {
+            let found = below.find(&mut st, *dir, name)?;
+            found.map(|node| met(&st, node)).transpose()
         };
-        for (of, path) in declared.iter().enumerate() {
-            let mut st = self.state.lock();
-            let root = met(&st, NodeId::ROOT)?;
-            let find = |dir: &NodeId, name: &[u8]| {
-                let found = self.find(&mut st, *dir, name)?;
-                found.map(|node| met(&st, node)).transpose()
-            };
-            walk(path, who, root, find, |part, write| claims.push((Claim { part, write }, of)))?;
-        }
-        Ok(claims)
+        walk(path, who, root, find, |part, write| claims.push((Claim { part, write }, of)))?;
     }
+    Ok(claims)
 }
 
 #[cfg(test)]

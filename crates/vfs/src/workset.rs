@@ -5,7 +5,7 @@
 
 use crate::api::Reply;
 use crate::claim::{overlaps, written};
-use crate::neighbours::Neighbours;
+use crate::neighbours::{Before, Neighbours};
 use crate::node::Base;
 use crate::snapshot::Frozen;
 use crate::volume::Volume;
@@ -24,7 +24,7 @@ pub(crate) struct Workset {
     pub txn: TxnId,
     pub isolation: Isolation,
     /// The moment that the view shows of guarded directories, if it is a snapshot's.
-    pub frozen: Option<Frozen>,
+    frozen: Option<Frozen>,
     vol: Arc<Volume>,
     others: Arc<dyn Neighbours>,
     /// Requests that wait for a commit which is being installed.
@@ -198,6 +198,12 @@ impl Workset {
             frozen.meet(self.vol.oid(id));
         }
         covered
+    }
+
+    /// Waits until the kernel knows what the transaction has seen of plain changes.
+    pub fn land(&self, before: Before) {
+        let before = if self.is_snapshot() { Before::EndOfSnapshot } else { before };
+        self.others.land_seen(self.txn, before);
     }
 
     /// See [`crate::view::View::claim`].

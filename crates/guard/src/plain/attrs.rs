@@ -54,7 +54,7 @@ impl Plain {
         self.mutating(Self::touching(caller, &node, path.as_fd(), &writes), || {
             self.check_current(&node)?;
             if let Some(size) = set.size {
-                let (fd, _) = self.writer(&node, false)?;
+                let (fd, _) = self.table.writer(&node, false, self.told)?;
                 let _acting = Acting::writing(caller, set.kill_suidgid)?;
                 let before = sys::stat(&*fd)?.attr.size;
                 fs::ftruncate(&*fd, size)?;
@@ -227,8 +227,8 @@ impl Plain {
         let node = self.table.node(id)?;
         self.reading(&[ObjectRef::Attr(node.oid())], || {
             let flags = match node.kind {
-                Kind::File => fs::ioctl_getflags(&*self.reader(&node)?)?,
-                Kind::Dir => fs::ioctl_getflags(&*self.lister(&node)?.lock())?,
+                Kind::File => fs::ioctl_getflags(&*self.table.reader(&node)?)?,
+                Kind::Dir => fs::ioctl_getflags(&*self.table.lister(&node)?.lock())?,
                 _ => return Err(Errno::NOTTY),
             };
             Ok(flags.bits())

@@ -57,7 +57,7 @@ struct Extent {
 impl Plain {
     pub(super) fn read_from(&self, id: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
         let node = self.table.node(id)?;
-        let fd = self.reader(&node)?;
+        let fd = self.table.reader(&node)?;
         let (oid, len) = (node.oid(), buf.len() as u64);
         let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
         // Where it ends is read by who reads up to there.
@@ -205,7 +205,7 @@ impl Plain {
 
     pub(super) fn seek_in(&self, id: NodeId, offset: u64, how: Seek) -> Reply<u64> {
         let node = self.table.node(id)?;
-        let fd = self.reader(&node)?;
+        let fd = self.table.reader(&node)?;
         let to = match how {
             Seek::Data => SeekFrom::Data(offset),
             Seek::Hole => SeekFrom::Hole(offset),
@@ -223,7 +223,7 @@ impl Plain {
         len: u64,
     ) -> Reply<u64> {
         let (source, target) = (self.table.node(from.0)?, self.table.node(to.0)?);
-        let fd_in = self.reader(&source)?;
+        let fd_in = self.table.reader(&source)?;
         // What lies beyond the end is not copied.
         let size = sys::stat(&*fd_in)?.attr.size;
         let len = len.min(size.saturating_sub(from.1)).min(COPY_MAX);
@@ -266,7 +266,7 @@ impl Plain {
     ) -> Reply<T> {
         let oid = node.oid();
         loop {
-            let (fd, by) = self.writer(node, extent.append)?;
+            let (fd, by) = self.table.writer(node, extent.append, self.told)?;
             let now = sys::stat(&*fd)?.attr;
             // Of calls that are performed here alone the kernel does not say that the bits have to
             // go: it leaves that to us.
@@ -331,8 +331,8 @@ impl Plain {
             if data_only { fs::fdatasync(fd) } else { fs::fsync(fd) }
         };
         match node.kind {
-            Kind::Dir => sync(self.directory(&node)?.as_fd()),
-            Kind::File => sync(self.reader(&node)?.as_fd()),
+            Kind::Dir => sync(self.table.directory(&node)?.as_fd()),
+            Kind::File => sync(self.table.reader(&node)?.as_fd()),
             _ => Err(Errno::INVAL),
         }
     }

@@ -1,19 +1,16 @@
 //! Open files: one descriptor for reading and one for writing serve everybody who has a node open.
 
-use super::Plain;
-use super::table::Node;
+use super::table::{Node, Table};
 use crate::sys;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Kind, NodeId};
 use systx_store::io::Openers;
-use systx_txn::ObjectRef;
-use systx_vfs::api::{Caller, OpenHow, Opened, Reply};
+use systx_vfs::api::{Caller, OpenHow, Reply};
 use systx_vfs::client;
 
 /// What is open of one node.
@@ -79,12 +76,12 @@ impl Files {
     }
 }
 
-/// The bits of [`Opened::handle`]; never all clear.
+/// The bits of the handle of an open; never all clear.
 const OPEN: u8 = 1;
 const WRITES: u8 = 2;
 const PRIVILEGED: u8 = 4;
 
-/// What [`Opened::handle`] says of an open; nothing else is remembered of it.
+/// What the handle of an open says; nothing else is remembered of it.
 pub(crate) fn handle_of(caller: Caller, how: OpenHow) -> u8 {
     match (how.write, caller.uid) {
         (false, _) => OPEN,
@@ -138,38 +135,9 @@ impl Files {
     }
 }
 
-impl Plain {
-    /// Opens a node, also a directory, for a client whose closing of it will be told.
-    pub(crate) fn open_node(&self, caller: Caller, id: NodeId, how: OpenHow) -> Reply<Opened> {
-        let node = self.table.node(id)?;
-        let oid = node.oid();
-        let may_write = || if how.write { self.gate.before_writing(node.host) } else { Ok(()) };
-        // Who waits here opens what is there afterwards.
-        may_write()?;
-        // Before the answer is made: a commit that begins meanwhile waits for it.
-        let keeps = self.gate.may_keep(oid);
-        let handle = self.reading(&[ObjectRef::Attr(oid), ObjectRef::Size(oid)], || {
-            // The kernel then walks the path once more.
-            if node.superseded.load(Relaxed) {
-                Err(Errno::STALE)
-            } else {
-                self.enter_open(caller, &node, how)
-            }
-        })?;
-        self.table.opened(id);
-        // Who has read it since then, and found nobody that has it open for writing, does not keep
-        // it locked.
-        if let Err(killed) = may_write() {
-            self.release_node(id, handle);
-            return Err(killed);
-        }
-        // Pages go when the commit has them dropped, with nobody writing: not at a moment of the
-        // opener's.
-        let keep_cache = keeps || node.kind != Kind::Dir;
-        Ok(Opened { handle, keep_cache, cache_listing: false })
-    }
-
-    fn enter_open(&self, caller: Caller, node: &Node, how: OpenHow) -> Reply<u8> {
+impl Table {
+    /// A node is open to one more, whose handle is returned; see [`Table::opened`].
+    pub fn enter_open(&self, caller: Caller, node: &Node, how: OpenHow) -> Reply<u8> {
         let mut handle = OPEN;
         {
             let mut files = node.files.lock();
@@ -196,8 +164,9 @@ impl Plain {
         Ok(handle)
     }
 
-    pub(super) fn release_node(&self, id: NodeId, handle: u8) {
-        let Ok(node) = self.table.node(id) else { return };
+    /// Somebody has closed a node.
+    pub fn release(&self, id: NodeId, handle: u8) {
+        let Ok(node) = self.node(id) else { return };
         if handle & OPEN == 0 {
             return;
         }
@@ -213,11 +182,28 @@ impl Plain {
             }
             files.tidy();
         }
-        self.table.closed(id);
+        self.closed(id);
+    }
+
+    /// Opens below what is open of a file, which is done with the first request as a rule.
+    pub fn open_at_once(&self, id: NodeId, told: bool) {
+        let Ok(node) = self.node(id) else { return };
+        if node.kind != Kind::File {
+            return;
+        }
+        let is_written = node.files.lock().is_written();
+        let opened = if is_written {
+            self.writer(&node, false, told).map(drop)
+        } else {
+            self.reader(&node).map(drop)
+        };
+        if let Err(errno) = opened {
+            tracing::debug!(%errno, ?id, "not opened");
+        }
     }
 
     /// A descriptor for reading, kept while the node is open.
-    pub(super) fn reader(&self, node: &Node) -> Reply<Arc<OwnedFd>> {
+    pub fn reader(&self, node: &Node) -> Reply<Arc<OwnedFd>> {
         let mut files = node.files.lock();
         if let Some(fd) = &files.write {
             return Ok(Arc::clone(fd));
@@ -228,18 +214,20 @@ impl Plain {
     }
 
     /// A descriptor for writing, kept while somebody has the node open for that, and who writes.
-    pub(super) fn writer(&self, node: &Node, append: bool) -> Reply<(Arc<OwnedFd>, Caller)> {
+    ///
+    /// `told`: opens make messages.
+    pub fn writer(&self, node: &Node, append: bool, told: bool) -> Reply<(Arc<OwnedFd>, Caller)> {
         let mut files = node.files.lock();
-        let by = if self.told { files.writes_as() } else { client::asking() };
+        let by = if told { files.writes_as() } else { client::asking() };
         // Where opens are told, it was opened so.
-        let fd = self.write_of(node, &mut files, append && !self.told)?;
+        let fd = self.write_of(node, &mut files, append && !told)?;
         files.tidy();
         Ok((fd, by))
     }
 
-    /// The descriptor with which a directory is listed, kept until [`Plain::listed_to_end`], or
+    /// The descriptor with which a directory is listed, kept until [`Table::listed_to_end`], or
     /// until many others are listed.
-    pub(super) fn lister(&self, node: &Node) -> Reply<Arc<Mutex<OwnedFd>>> {
+    pub fn lister(&self, node: &Node) -> Reply<Arc<Mutex<OwnedFd>>> {
         if let Some(fd) = &node.files.lock().dir {
             return Ok(Arc::clone(fd));
         }
@@ -250,24 +238,24 @@ impl Plain {
             listers.0.push_back(node.id);
             if listers.0.len() > LISTERS { listers.0.pop_front() } else { None }
         };
-        if let Some(Ok(other)) = displaced.map(|id| self.table.node(id)) {
+        if let Some(Ok(other)) = displaced.map(|id| self.node(id)) {
             other.files.lock().dir = None;
         }
         Ok(fd)
     }
 
     /// A listing has come to its end.
-    pub(super) fn listed_to_end(&self, node: &Node) {
+    pub fn listed_to_end(&self, node: &Node) {
         node.files.lock().dir = None;
         self.listers.lock().0.retain(|id| *id != node.id);
     }
 
     /// A directory, opened.
-    pub(super) fn directory(&self, node: &Node) -> Reply<OwnedFd> {
+    pub fn directory(&self, node: &Node) -> Reply<OwnedFd> {
         if node.kind != Kind::Dir {
             return Err(Errno::NOTDIR);
         }
-        sys::open_dir(&*self.table.path(node)?)
+        sys::open_dir(&*self.path(node)?)
     }
 
     fn read_of(&self, node: &Node, files: &mut Files) -> Reply<Arc<OwnedFd>> {
@@ -275,7 +263,7 @@ impl Plain {
             return Ok(Arc::clone(fd));
         }
         expect_file(node)?;
-        let fd = Arc::new(sys::reopen(&*self.table.path(node)?, OFlags::RDONLY)?);
+        let fd = Arc::new(sys::reopen(&*self.path(node)?, OFlags::RDONLY)?);
         files.read = Some(Arc::clone(&fd));
         Ok(fd)
     }
@@ -285,7 +273,7 @@ impl Plain {
             return Ok(Arc::clone(fd));
         }
         expect_file(node)?;
-        let path = self.table.path(node)?;
+        let path = self.path(node)?;
         let fd = match sys::reopen(&*path, OFlags::RDWR) {
             // An append-only file (chattr +a) wants to hear it.
             Err(Errno::PERM) if append => sys::reopen(&*path, OFlags::RDWR | OFlags::APPEND)?,

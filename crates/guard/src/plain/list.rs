@@ -32,13 +32,13 @@ impl Plain {
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Reply<()> {
         let node = self.table.node(id)?;
-        let dir = self.lister(&node)?;
+        let dir = self.table.lister(&node)?;
         let path = self.table.path(&node)?;
         let mut at = from;
         loop {
             let items = self.reading(&[ObjectRef::List(node.oid())], || chunk(&dir.lock(), at))?;
             let Some(last) = items.last() else {
-                self.listed_to_end(&node);
+                self.table.listed_to_end(&node);
                 return Ok(());
             };
             at = last.next;

@@ -294,7 +294,7 @@ impl Plain {
         let done = self.mutating(Self::renaming(caller, &writes, &places), || {
             let lost = [(path.as_fd(), name)];
             let how = Unnaming { caller, lost: &lost, makes: false };
-            Self::unname(&how, || fs::unlinkat(&*path, name, AtFlags::empty()))
+            how.act(|| fs::unlinkat(&*path, name, AtFlags::empty()))
         });
         self.after_loss(loss);
         done
@@ -313,7 +313,7 @@ impl Plain {
         let done = self.mutating(change, || {
             let lost = [(path.as_fd(), name)];
             let how = Unnaming { caller, lost: &lost, makes: false };
-            Self::unname(&how, || fs::unlinkat(&*path, name, AtFlags::REMOVEDIR))
+            how.act(|| fs::unlinkat(&*path, name, AtFlags::REMOVEDIR))
         });
         self.after_loss(loss);
         done
@@ -357,7 +357,7 @@ impl Plain {
             let lost = [(from_path.as_fd(), from.1), (to_path.as_fd(), to.1)];
             // A whiteout is a new object, and the caller's.
             let how = Unnaming { caller, lost: &lost, makes: how.leaves_whiteout() };
-            Self::unname(&how, || fs::renameat_with(&*from_path, from.1, &*to_path, to.1, flags))
+            how.act(|| fs::renameat_with(&*from_path, from.1, &*to_path, to.1, flags))
         });
         self.after_loss(loss);
         done

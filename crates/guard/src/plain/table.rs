@@ -26,7 +26,7 @@ use systx_base::{Kind, NodeId, Oid};
 use systx_store::io::HostId;
 use systx_vfs::api::Reply;
 
-use super::files::Files;
+use super::files::{Files, Listers, Opens};
 
 /// A descriptor that is counted.
 pub(super) struct PathFd {
@@ -159,6 +159,7 @@ pub(super) struct Table {
     tick: AtomicU64,
     /// Where handles are opened.
     mount: OwnedFd,
+    pub listers: Mutex<Listers>,
 }
 
 impl Table {
@@ -174,6 +175,7 @@ impl Table {
             limit: AtomicUsize::new(limit.max(2)),
             tick: AtomicU64::new(0),
             mount: sys::open_dir(&root)?,
+            listers: Mutex::new(rank::LEAF, Listers::default()),
         };
         // The first node gets number 1, `NodeId::ROOT`; nothing ever takes its lookup back.
         table.enter(root, seen.id, Kind::Dir);
@@ -225,9 +227,16 @@ impl Table {
         }
     }
 
-    /// A node with a number that the kernel knows already, and no lookup to take back; the one that
-    /// has the number, if there is one.
-    pub fn adopt(&self, id: NodeId, fd: OwnedFd, host: HostId, kind: Kind) -> Arc<Node> {
+    /// A node with a number that the kernel knows already, and no lookup to take back, that is open
+    /// in these ways; the one that has the number, if there is one.
+    pub fn adopt(&self, id: NodeId, fd: OwnedFd, host: HostId, kind: Kind, opens: Opens) {
+        self.adopted(id, fd, host, kind).files.lock().adopt(opens);
+        for _ in 0..opens.count() {
+            self.opened(id);
+        }
+    }
+
+    fn adopted(&self, id: NodeId, fd: OwnedFd, host: HostId, kind: Kind) -> Arc<Node> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if let Some(slot) = state.nodes.get(&id) {

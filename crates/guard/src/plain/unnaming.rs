@@ -10,7 +10,6 @@
 //! privilege ends with a user namespace acts as the owner of what was found: if that has changed
 //! again, the call fails.
 
-use super::Plain;
 use super::identity::Acting;
 use crate::sys;
 use rustix::io::Errno;
@@ -33,10 +32,10 @@ pub(super) struct Unnaming<'a> {
     pub makes: bool,
 }
 
-impl Plain {
-    /// Makes a call that takes names away.
-    pub(super) fn unname(how: &Unnaming<'_>, call: impl Fn() -> Reply<()>) -> Reply<()> {
-        let Unnaming { caller, lost, makes } = *how;
+impl Unnaming<'_> {
+    /// Makes the call.
+    pub fn act(&self, call: impl Fn() -> Reply<()>) -> Reply<()> {
+        let Unnaming { caller, lost, makes } = *self;
         let act = |by: Caller, privileged: bool| {
             let _acting = match makes {
                 true => Acting::creating(by, 0)?.unprivileged(!privileged)?,

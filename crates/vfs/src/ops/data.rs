@@ -5,66 +5,21 @@
 use crate::api::{Answer, Fallocate, Reply, Request, Seek};
 use crate::client;
 use crate::content::{Base as BaseBytes, Content, PAGE, within};
-use crate::node::{Base, Body};
-use crate::view::{State, View, whole};
+use crate::node::Base;
+use crate::reach::StillOneMoment;
+use crate::view::View;
 use crate::volume::errno;
 use rustix::io::Errno;
 use std::io;
-use std::ops::Range;
-use std::sync::Arc;
 use systx_base::NodeId;
-use systx_base::sync::{Mutex, rank};
-use systx_store::io::{Fixed, Handle, Tree};
-use systx_txn::{Isolation, ObjectRef};
+use systx_store::io::Fixed;
+use systx_txn::ObjectRef;
 
 /// Set-user-id and set-group-id.
 const S_ISXID: u32 = 0o6000;
 
 /// Longest file: what the kernel's signed offsets allow.
 const FILE_MAX: u64 = i64::MAX as u64;
-
-/// The backing file of a node.
-struct Backing {
-    io: Arc<dyn Tree>,
-    handle: Handle,
-    base: Base,
-}
-
-impl BaseBytes for Backing {
-    fn len(&self) -> u64 {
-        self.base.stamp.size
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        // What an outsider appended is not part of the version that was met.
-        let end = self.len().saturating_sub(offset);
-        let n = usize::try_from(end).map_or(buf.len(), |end| end.min(buf.len()));
-        self.io.read_at(&self.handle, &mut buf[..n], offset)
-    }
-    fn next_data(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
-        self.io.next_data(&self.handle, offset)
-    }
-}
-
-/// The backing file for a change, which must not take over bytes of another moment: a loser would
-/// read its own bytes in a page of them.
-struct StillOneMoment<'a> {
-    view: &'a View,
-    backing: &'a Backing,
-}
-
-impl BaseBytes for StillOneMoment<'_> {
-    fn len(&self) -> u64 {
-        self.backing.len()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let n = self.backing.read_at(buf, offset)?;
-        self.view.still_one_moment()?;
-        Ok(n)
-    }
-    fn next_data(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
-        self.backing.next_data(offset)
-    }
-}
 
 /// Which bytes of the backing file a change takes over.
 #[derive(Clone, Copy)]
@@ -101,18 +56,6 @@ struct Lens {
     after: u64,
 }
 
-/// A file's content, ready for a transfer.
-struct Opened {
-    content: Arc<Mutex<Content>>,
-    backing: Option<Backing>,
-}
-
-impl Opened {
-    fn base(&self) -> Option<&dyn BaseBytes> {
-        self.backing.as_ref().map(|b| b as &dyn BaseBytes)
-    }
-}
-
 impl View {
     /// Requests about what is in a file.
     pub(super) fn serve_content(&self, request: Request<'_>) -> Reply<Answer> {
@@ -138,17 +81,18 @@ impl View {
 
     /// Before anything is locked, since it may take a while.  Nothing of it is recorded.
     fn let_the_winner_end(&self, node: NodeId, offset: u64, len: u64) -> Reply<()> {
-        if !self.work.is_patient() {
+        let reach = self.reach();
+        if !reach.work.is_patient() {
             return Ok(());
         }
         let mut st = self.state.lock();
-        let content = self.content_of(&mut st, node)?;
+        let content = st.content_of(node)?;
         let needed = content.lock().base_pages_needed(offset, len);
         let base = st.node(node)?.base.as_ref().map(Base::oid);
         drop(st);
-        match base.filter(|oid| !self.work.is_frozen(*oid)) {
+        match base.filter(|oid| !reach.work.is_frozen(*oid)) {
             Some(oid) => {
-                needed.into_iter().try_for_each(|pages| self.work.stall(oid, pages, false))
+                needed.into_iter().try_for_each(|pages| reach.work.stall(oid, pages, false))
             }
             None => Ok(()),
         }
@@ -156,42 +100,41 @@ impl View {
 
     /// As [`View::let_the_winner_end`], for who has the pages that are to be written.
     fn let_the_holder_end(&self, node: NodeId, offset: u64, len: u64) -> Reply<()> {
-        if !self.work.is_patient() || !self.vol.engine.locks(self.work.txn) {
+        let reach = self.reach();
+        if !reach.work.is_patient() || !reach.vol.engine.locks(reach.work.txn) {
             return Ok(());
         }
         let base = self.state.lock().node(node)?.base.as_ref().map(Base::oid);
         let end = offset.saturating_add(len);
-        match base.filter(|oid| !self.work.is_frozen(*oid)) {
-            Some(oid) => self.work.stall(oid, offset / PAGE..end.div_ceil(PAGE), true),
+        match base.filter(|oid| !reach.work.is_frozen(*oid)) {
+            Some(oid) => reach.work.stall(oid, offset / PAGE..end.div_ceil(PAGE), true),
             None => Ok(()),
         }
     }
 
     pub(super) fn read_from(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
+        let reach = self.reach();
         self.let_the_winner_end(node, offset, buf.len() as u64)?;
         let mut st = self.state.lock();
-        let content = self.content_of(&mut st, node)?;
+        let content = st.content_of(node)?;
         let len = buf.len() as u64;
         let needed = content.lock().base_pages_needed(offset, len);
         // Also where the old bytes are private by now, beside what was appended.
         let old = st.node(node)?.base.as_ref().is_some_and(|base| offset < base.stamp.size);
-        let recorded = if old { self.stop_growing(&mut st, node) } else { Ok(()) };
-        match recorded.and_then(|()| self.record_pages(&st, node, &needed)) {
+        let recorded = if old { reach.stop_growing(&mut st, node) } else { Ok(()) };
+        match recorded.and_then(|()| reach.record_pages(&st, node, &needed)) {
             // Pages are served to the end: a page fault that fails would kill a program that only
             // waits to be ended.
             Ok(()) | Err(Errno::CANCELED) => {}
             Err(e) => return Err(e),
         }
-        let opened = self.open_backing(&mut st, node, content, &needed)?;
+        let opened = reach.open_backing(&st, node, content, &needed)?;
         drop(st);
         let count = opened.content.lock().read(opened.base(), offset, buf).map_err(errno)?;
-        if self.alive().is_ok() {
-            self.verify(&opened)?;
-        } else if let (true, Some(backing)) = (self.opaque, &opened.backing) {
-            let stat = self.tree().stat(&backing.handle).map_err(errno)?;
-            if stat.stamp() != backing.base.stamp {
-                return Err(Errno::CANCELED);
-            }
+        if reach.work.alive().is_ok() {
+            reach.verify(&opened)?;
+        } else if self.opaque && !opened.is_as_met()? {
+            return Err(Errno::CANCELED);
         }
         Ok(count)
     }
@@ -230,7 +173,7 @@ impl View {
     }
 
     pub(super) fn truncate_to(&self, node: NodeId, len: u64, kill_suidgid: bool) -> Reply<()> {
-        self.stop_growing(&mut self.state.lock(), node)?;
+        self.reach().stop_growing(&mut self.state.lock(), node)?;
         let from = self.state.lock().node(node)?.attr.size.min(len);
         // Everything from the cut on changes, up to whatever end other transactions see.
         let rest = FILE_MAX - from.min(FILE_MAX);
@@ -259,7 +202,7 @@ impl View {
         if offset + len > self.spill.max_len(offset + len) {
             return Err(Errno::FBIG);
         }
-        self.stop_growing(&mut self.state.lock(), node)?;
+        self.reach().stop_growing(&mut self.state.lock(), node)?;
         // Everything behind a shift moves.
         let shifts = matches!(how, Fallocate::CollapseRange | Fallocate::InsertRange);
         let touched = if shifts { FILE_MAX - offset } else { len };
@@ -287,12 +230,13 @@ impl View {
     }
 
     pub(super) fn seek_in(&self, node: NodeId, offset: u64, how: Seek) -> Reply<u64> {
+        let reach = self.reach();
         let mut st = self.state.lock();
-        let content = self.content_of(&mut st, node)?;
+        let content = st.content_of(node)?;
         let all = 0..u64::MAX / PAGE;
-        self.stop_growing(&mut st, node)?;
-        self.record_pages(&st, node, std::slice::from_ref(&all))?;
-        let opened = self.open_backing(&mut st, node, content, std::slice::from_ref(&all))?;
+        reach.stop_growing(&mut st, node)?;
+        reach.record_pages(&st, node, std::slice::from_ref(&all))?;
+        let opened = reach.open_backing(&st, node, content, std::slice::from_ref(&all))?;
         drop(st);
         let content = opened.content.lock();
         let found = match how {
@@ -342,12 +286,13 @@ impl View {
         len: u64,
         run: impl FnOnce(&View, &mut Content, Option<&dyn BaseBytes>) -> io::Result<()>,
     ) -> Reply<Lens> {
+        let reach = self.reach();
         let end = offset.checked_add(len).filter(|end| *end <= FILE_MAX).ok_or(Errno::FBIG)?;
         let mut st = self.state.lock();
-        self.check_writable(&st, node)?;
-        self.check_fixed(&mut st, node, Fixed::No)?;
-        self.depend_on_place(&mut st, node)?;
-        let content = self.content_of(&mut st, node)?;
+        reach.check_writable(&st, node)?;
+        reach.check_fixed(&mut st, node, Fixed::No)?;
+        self.below.depend_on_place(&mut st, node)?;
+        let content = st.content_of(node)?;
         let (needed, old_len) = {
             let content = content.lock();
             let needed = match reads {
@@ -358,28 +303,28 @@ impl View {
             (needed, content.len())
         };
         if offset == old_len {
-            self.append_to(&mut st, node)?;
+            reach.append_to(&mut st, node)?;
         } else {
-            self.stop_growing(&mut st, node)?;
+            reach.stop_growing(&mut st, node)?;
         }
         // Nobody's concern before the commit, which appends at the end of then.
         let grows = st.growing.has(node);
         if let Some(base) = st.node(node)?.base.as_ref().filter(|_| !grows) {
             let oid = base.oid();
             let last = end.saturating_sub(1) / PAGE;
-            self.work.write_of(ObjectRef::Pages { oid, first: offset / PAGE, last })?;
+            reach.work.write_of(ObjectRef::Pages { oid, first: offset / PAGE, last })?;
             if end > old_len {
-                self.work.write_of(ObjectRef::Size(oid))?;
+                reach.work.write_of(ObjectRef::Size(oid))?;
             } else {
                 // The write set carries the length: another transaction's truncation must not be
                 // undone by it.
-                self.work.depend_on(ObjectRef::Size(oid))?;
+                reach.work.depend_on(ObjectRef::Size(oid))?;
             }
         }
         if !grows {
-            self.record_pages(&st, node, &needed)?;
+            reach.record_pages(&st, node, &needed)?;
         }
-        let opened = self.open_backing(&mut st, node, content, &needed)?;
+        let opened = reach.open_backing(&st, node, content, &needed)?;
         match takes {
             Takes::Nothing => self.hold_caps(&mut st, node)?,
             _ => self.drop_caps(&mut st, node)?,
@@ -387,12 +332,12 @@ impl View {
         if takes == Takes::SetIds {
             // Of who is privileged the kernel does not ask it; the group is not known, the bit
             // goes.
-            self.drop_setid(&mut st, node, true)?;
+            st.node_mut(node)?.drop_setid(true);
         }
         drop(st);
         let (before, len, allocated) = {
             let backing = opened.backing.as_ref();
-            let base = backing.map(|backing| StillOneMoment { view: self, backing });
+            let base = backing.map(|backing| StillOneMoment { reach, backing });
             let mut content = opened.content.lock();
             let before = content.len();
             run(self, &mut content, base.as_ref().map(|base| base as &dyn BaseBytes))
@@ -400,77 +345,10 @@ impl View {
             (before, content.len(), content.allocated())
         };
         if !grows {
-            self.verify(&opened)?;
+            reach.verify(&opened)?;
         }
-        self.touch(&mut self.state.lock(), node, len, allocated)?;
+        let now = reach.now();
+        self.state.lock().node_mut(node)?.touch(len, allocated, now);
         Ok(Lens { before, after: len })
-    }
-
-    /// The private content of a file.
-    pub(crate) fn content_of(&self, st: &mut State, node: NodeId) -> Reply<Arc<Mutex<Content>>> {
-        let n = st.node_mut(node)?;
-        let Body::File(content) = &mut n.body else { return Err(Errno::INVAL) };
-        let attr = &n.attr;
-        Ok(content
-            .get_or_insert_with(|| {
-                let mut over = Content::over(attr.size);
-                over.set_base_allocated(attr.blocks * 512);
-                Arc::new(Mutex::new(rank::CONTENT, over))
-            })
-            .clone())
-    }
-
-    /// Records pages of the backing file as read. The one place where content is read from there:
-    /// an aged transaction keeps plain writers out first, since a write that came before the record
-    /// is nothing to it, and one that is held after it is in the kernel's pages already.
-    fn record_pages(&self, st: &State, node: NodeId, needed: &[Range<u64>]) -> Reply<()> {
-        let Some(base) = &st.node(node)?.base else { return Ok(()) };
-        let shared = !self.work.is_frozen(base.oid());
-        let first_read = shared && !needed.is_empty() && self.files.get(node).is_none();
-        if first_read {
-            self.others.keep_writers_out(self.work.txn, base.stamp.id);
-        }
-        for pages in needed {
-            let (first, last) = (pages.start, pages.end.saturating_sub(1));
-            self.work.read_of(ObjectRef::Pages { oid: base.oid(), first, last })?;
-        }
-        if first_read {
-            self.others.recorded(self.work.txn, base.stamp.id);
-        }
-        Ok(())
-    }
-
-    /// Opens the backing file if pages of it are needed.
-    fn open_backing(
-        &self,
-        st: &mut State,
-        node: NodeId,
-        content: Arc<Mutex<Content>>,
-        needed: &[Range<u64>],
-    ) -> Reply<Opened> {
-        let (Some(base), false) = (st.node(node)?.base.clone(), needed.is_empty()) else {
-            return Ok(Opened { content, backing: None });
-        };
-        let handle = self.file_handle(st, node)?;
-        Ok(Opened { content, backing: Some(Backing { io: Arc::clone(self.tree()), handle, base }) })
-    }
-
-    /// After a transfer: what was read was the version that was met.
-    fn verify(&self, opened: &Opened) -> Reply<()> {
-        let Some(backing) = &opened.backing else { return Ok(()) };
-        let stat = self.tree().stat(&backing.handle).map_err(errno)?;
-        // What was recorded is the inode that was met: one that has replaced it is another object,
-        // of which this transaction does not hear if it changes.
-        let recorded =
-            self.work.isolation == Isolation::Snapshot || stat.id == backing.base.stamp.id;
-        let again = || self.tree().stat(&backing.handle);
-        if recorded && self.is_current(&backing.base, &stat, again) {
-            return Ok(());
-        }
-        match self.work.outsider(whole(&backing.base)) {
-            Errno::CANCELED => Err(Errno::CANCELED),
-            // Snapshot isolation goes on with what is there; the stale read is reported by name.
-            _ => Ok(()),
-        }
     }
 }

@@ -6,12 +6,10 @@
 use crate::api::{Caller, DirEntry, Entry, Reply};
 use crate::listing::Listing;
 use crate::node::{Listed, Name};
-use crate::view::{State, View};
-use crate::volume::errno;
+use crate::state::State;
+use crate::view::View;
 use rustix::io::Errno;
-use std::collections::HashMap;
 use systx_base::{Kind, NodeId};
-use systx_store::io::Handle;
 
 /// What a listing tells of a name.
 struct Told {
@@ -22,43 +20,9 @@ struct Told {
 }
 
 impl View {
-    /// Makes sure that all names of the backing directory are known.
-    pub(crate) fn read_names(&self, st: &mut State, dir: NodeId) -> Reply<()> {
-        self.alive()?;
-        self.take_up(st, dir)?;
-        self.read_list(st, dir)?;
-        if st.dir(dir)?.base_names.is_some() {
-            return Ok(());
-        }
-        let mut names = HashMap::new();
-        let node = st.node(dir)?;
-        if let Some(above) = node.base.as_ref().filter(|b| !b.foreign).map(|b| b.stamp.id) {
-            let handle = self.dir_handle(st, dir)?;
-            self.tree()
-                .list(&handle, &mut |item| {
-                    if !self.vol.hides_ino(above, item.name, item.ino) {
-                        let kind = item.kind.or_else(|| self.kind_at(&handle, item.name));
-                        let listed = Listed { ino: item.ino, kind: kind.unwrap_or(Kind::Dir) };
-                        names.insert(Name::from(item.name), listed);
-                    }
-                    true
-                })
-                .map_err(errno)?;
-            self.still_one_moment()?;
-        }
-        self.taken.names(names.len())?;
-        st.dir_mut(dir)?.base_names = Some(names);
-        Ok(())
-    }
-
-    /// The type of what a listing does not tell the type of; `None`: nothing is to be seen of it.
-    fn kind_at(&self, dir: &Handle, name: &[u8]) -> Option<Kind> {
-        self.tree().stat_at(dir, name).ok().map(|stat| stat.kind)
-    }
-
     /// Makes the order and cookies of a listing.
     fn listing<'a>(&self, st: &'a mut State, dir: NodeId) -> Reply<&'a Listing> {
-        self.read_names(st, dir)?;
+        self.below.read_names(st, dir)?;
         let state = st.dir_mut(dir)?;
         if state.listing.is_none() {
             let mut names: Vec<Box<[u8]>> = Vec::new();
@@ -92,13 +56,13 @@ impl View {
         }
         if let Some(listed) = st.only_listed(dir, name)? {
             // A snapshot loses to nobody, whatever it has read.
-            let meets = self.is_snapshot() || st.habits.takes(caller.tid, listed.kind);
+            let meets = self.reach().work.is_snapshot() || st.habits.takes(caller.tid, listed.kind);
             if !(attributes && meets) {
                 let by_name = listed.kind != Kind::Dir;
                 return Ok(Some(Told { listed, entry: None, by_name }));
             }
         }
-        let Some(node) = self.find(st, dir, name)? else { return Ok(None) };
+        let Some(node) = self.below.find(st, dir, name)? else { return Ok(None) };
         let entry = self.entry(st, node)?;
         let listed = Listed { ino: entry.attr.ino, kind: entry.attr.kind };
         Ok(Some(Told { listed, entry: attributes.then_some(entry), by_name: false }))

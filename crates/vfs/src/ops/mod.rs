@@ -3,9 +3,7 @@
 mod attrs;
 mod data;
 mod list;
-pub(crate) mod locks;
 mod names;
-mod xattrs;
 
 use crate::api::*;
 use crate::view::View;
@@ -20,6 +18,7 @@ impl Requests for View {
     }
     fn serve(&self, caller: Caller, request: Request<'_>) -> Reply<Answer> {
         use Request as R;
+        let here = (&self.below, &self.state);
         Ok(match request {
             R::Lookup { parent, name } => self.find_name(caller, parent, name)?.into(),
             R::Getattr { node } => self.getattr_of(node)?.into(),
@@ -54,9 +53,13 @@ impl Requests for View {
             }
             R::Removexattr { node, key } => self.change_xattr(node, key, None, false)?.into(),
             R::Statfs => self.statfs_of()?.into(),
-            R::Getlk { node, lock } => self.test_lock(node, lock)?.into(),
-            R::Setlk { node, lock } => self.set_lock(node, lock, None)?.into(),
-            R::Setlkw { node, lock, wait } => self.set_lock(node, lock, Some(wait))?.into(),
+            R::Getlk { node, lock } => {
+                self.locks.test(self.reach(), &self.state, (node, lock))?.into()
+            }
+            R::Setlk { node, lock } => self.locks.set(here, (node, lock), None)?.into(),
+            R::Setlkw { node, lock, wait } => {
+                self.locks.set(here, (node, lock), Some(wait))?.into()
+            }
             // Flags like append-only or no-copy-on-write are not carried into views; none are set.
             R::InodeFlags { .. } => Answer::Flags(0),
             R::Control { .. } => return Err(Errno::NOTTY),
@@ -71,10 +74,10 @@ impl Requests for View {
     }
     fn release(&self, _node: NodeId, _handle: u8) {}
     fn valid(&self, node: NodeId, name: Option<&[u8]>) -> Valid {
-        self.validity(node, name)
+        self.below.validity(&self.state, (node, name))
     }
     fn waits(&self) -> bool {
-        self.work.waits_for_commit()
+        self.reach().work.waits_for_commit()
     }
     fn worn_listing(&self, file: NodeId) -> Option<NodeId> {
         self.worn_listing_of(file)

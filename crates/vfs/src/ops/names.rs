@@ -6,10 +6,12 @@
 
 use crate::acl;
 use crate::api::{Attr, Caller, Entry, NewAttr, RenameHow, Reply};
+use crate::below::NAME_MAX;
 use crate::client;
 use crate::content::Content;
-use crate::node::{Body, Child, Dirty, Name, Node};
-use crate::view::{Ids, NAME_MAX, State, View};
+use crate::node::{Body, Dirty, Node};
+use crate::state::State;
+use crate::view::View;
 use crate::volume::errno;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -17,10 +19,8 @@ use std::sync::Arc;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Kind, NodeId};
 use systx_store::io::Fixed;
-use systx_txn::ObjectRef;
 
 const S_ISGID: u32 = 0o2000;
-const S_ISVTX: u32 = 0o1000;
 /// Most names that one file may have; what ext4 allows, the smallest of the common file systems.
 const LINKS_MAX: u32 = 65_000;
 
@@ -59,10 +59,10 @@ impl View {
         name: &[u8],
     ) -> Reply<Option<Entry>> {
         let mut st = self.state.lock();
-        let glimpsed = self.looked_up_by_builder(&mut st, caller, (parent, name));
+        let glimpsed = self.below.looked_up_by_builder(&mut st, caller, (parent, name));
         let found = glimpsed.unwrap_or_else(|| {
             self.note_use(&mut st, caller, (parent, name));
-            self.find(&mut st, parent, name)
+            self.below.find(&mut st, parent, name)
         })?;
         found.map(|node| self.handed_out(&mut st, node)).transpose()
     }
@@ -86,7 +86,7 @@ impl View {
     ) -> Reply<Entry> {
         if !exclusive {
             let mut st = self.state.lock();
-            if let Some(node) = self.find(&mut st, parent, name)? {
+            if let Some(node) = self.below.find(&mut st, parent, name)? {
                 self.entry(&st, node)?.opens_unchecked(caller)?;
                 return self.handed_out(&mut st, node);
             }
@@ -102,26 +102,27 @@ impl View {
         what: Making<'_>,
         new: NewAttr,
     ) -> Reply<Entry> {
+        let reach = self.reach();
         let mut st = self.state.lock();
         self.check_name(&st, parent, name)?;
-        let child = self.child(&mut st, parent, name)?;
+        let child = self.below.child(&mut st, parent, name)?;
         if child.now.is_some() {
             return Err(Errno::EXIST);
         }
-        if self.vol.overlay.is_some() && what.kind == Kind::CharDev && what.rdev == 0 {
+        if reach.vol.overlay.is_some() && what.kind == Kind::CharDev && what.rdev == 0 {
             // What an overlay takes for a whiteout.
             return Err(Errno::PERM);
         }
-        if what.target.len() > self.vol.tree.longest_target() {
+        if what.target.len() > reach.vol.tree.longest_target() {
             // Or the commit could not make it.
             return Err(Errno::NAMETOOLONG);
         }
-        self.check_names(&mut st, parent, false)?;
-        self.write_entry(&mut st, parent, name)?;
+        reach.check_names(&mut st, parent, false)?;
+        self.below.write_entry(&mut st, parent, name)?;
         let node = self.new_node(&mut st, caller, parent, &what, new)?;
-        self.bind(&mut st, parent, name, Some(node))?;
+        st.bind((parent, name), Some(node), reach.now())?;
         if what.kind == Kind::Dir {
-            self.count_subdir(&mut st, parent, 1)?;
+            st.count_subdir(parent, 1)?;
         }
         self.handed_out(&mut st, node)
     }
@@ -133,7 +134,7 @@ impl View {
         new: NewAttr,
     ) -> Reply<Entry> {
         let mut st = self.state.lock();
-        self.alive()?;
+        self.reach().work.alive()?;
         let what = Making::plain(Kind::File, 0);
         let node = self.new_node(&mut st, caller, parent, &what, new)?;
         st.node_mut(node)?.attr.nlink = 0;
@@ -150,8 +151,8 @@ impl View {
         what: &Making<'_>,
         new: NewAttr,
     ) -> Reply<NodeId> {
-        self.taken.object(st.nodes.len())?;
-        self.taken.bytes(what.target.len())?;
+        self.below.taken.object(st.nodes.len())?;
+        self.below.taken.bytes(what.target.len())?;
         let up = st.node(parent)?.attr;
         let is_dir = what.kind == Kind::Dir;
         let inherits_group = up.mode & S_ISGID != 0;
@@ -162,7 +163,7 @@ impl View {
         let mut xattrs = BTreeMap::new();
         let default = match what.kind {
             Kind::Symlink => None,
-            _ => self.xattr(st, parent, acl::DEFAULT)?,
+            _ => self.below.xattr(st, parent, acl::DEFAULT)?,
         };
         match default {
             Some(default) => {
@@ -178,7 +179,7 @@ impl View {
             }
             None => mode &= !new.umask,
         }
-        let now = self.now();
+        let now = self.reach().now();
         let attr = Attr {
             ino: st.new_ino(),
             kind: what.kind,
@@ -209,6 +210,7 @@ impl View {
     }
 
     pub(super) fn link_to(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Reply<Entry> {
+        let reach = self.reach();
         let mut st = self.state.lock();
         self.check_name(&st, parent, name)?;
         let attr = st.node(node)?.attr;
@@ -218,14 +220,14 @@ impl View {
         if attr.nlink >= LINKS_MAX {
             return Err(Errno::MLINK);
         }
-        if self.child(&mut st, parent, name)?.now.is_some() {
+        if self.below.child(&mut st, parent, name)?.now.is_some() {
             return Err(Errno::EXIST);
         }
-        self.check_names(&mut st, parent, false)?;
-        self.check_fixed(&mut st, node, Fixed::No)?;
-        self.write_entry(&mut st, parent, name)?;
-        self.bind(&mut st, parent, name, Some(node))?;
-        let now = self.now();
+        reach.check_names(&mut st, parent, false)?;
+        reach.check_fixed(&mut st, node, Fixed::No)?;
+        self.below.write_entry(&mut st, parent, name)?;
+        let now = reach.now();
+        st.bind((parent, name), Some(node), now)?;
         let attr = &mut st.node_mut(node)?.attr;
         attr.nlink += 1;
         attr.ctime = now;
@@ -239,24 +241,26 @@ impl View {
         name: &[u8],
         dir: bool,
     ) -> Reply<()> {
+        let reach = self.reach();
         let mut st = self.state.lock();
-        let node = self.find(&mut st, parent, name)?.ok_or(Errno::NOENT)?;
+        let node = self.below.find(&mut st, parent, name)?.ok_or(Errno::NOENT)?;
         let is_dir = st.node(node)?.attr.kind == Kind::Dir;
         match (dir, is_dir) {
             (true, false) => return Err(Errno::NOTDIR),
             (false, true) => return Err(Errno::ISDIR),
             _ => {}
         }
-        self.check_sticky(&st, caller, parent, node)?;
+        self.ids.check_sticky(caller, &st.node(parent)?.attr, &st.node(node)?.attr)?;
         self.check_local(&st, node)?;
-        self.check_names(&mut st, parent, true)?;
-        self.check_fixed(&mut st, node, Fixed::No)?;
-        if is_dir && !self.is_empty(&mut st, node)? {
+        reach.check_names(&mut st, parent, true)?;
+        reach.check_fixed(&mut st, node, Fixed::No)?;
+        if is_dir && !self.below.is_empty(&mut st, node)? {
             return Err(Errno::NOTEMPTY);
         }
-        self.write_entry(&mut st, parent, name)?;
-        self.bind(&mut st, parent, name, None)?;
-        self.lose_name(&mut st, node, parent)
+        self.below.write_entry(&mut st, parent, name)?;
+        let now = reach.now();
+        st.bind((parent, name), None, now)?;
+        st.lose_name(node, parent, now)
     }
 
     pub(super) fn rename_to(
@@ -266,10 +270,11 @@ impl View {
         to: (NodeId, &[u8]),
         how: RenameHow,
     ) -> Reply<()> {
+        let reach = self.reach();
         let mut st = self.state.lock();
         self.check_name(&st, to.0, to.1)?;
-        let node = self.find(&mut st, from.0, from.1)?.ok_or(Errno::NOENT)?;
-        let target = self.find(&mut st, to.0, to.1)?;
+        let node = self.below.find(&mut st, from.0, from.1)?.ok_or(Errno::NOENT)?;
+        let target = self.below.find(&mut st, to.0, to.1)?;
         match (how, target) {
             (how, Some(_)) if how.keeps_target() => return Err(Errno::EXIST),
             (RenameHow::Exchange, None) => return Err(Errno::NOENT),
@@ -277,21 +282,21 @@ impl View {
             (_, Some(t)) if t == node => return Ok(()),
             _ => {}
         }
-        if self.is_above(&st, node, to.0)? {
+        if st.is_above(node, to.0)? {
             return Err(Errno::INVAL);
         }
-        self.check_sticky(&st, caller, from.0, node)?;
+        self.ids.check_sticky(caller, &st.node(from.0)?.attr, &st.node(node)?.attr)?;
         self.check_local(&st, node)?;
-        self.check_names(&mut st, from.0, true)?;
-        self.check_names(&mut st, to.0, target.is_some())?;
-        self.check_fixed(&mut st, node, Fixed::No)?;
+        reach.check_names(&mut st, from.0, true)?;
+        reach.check_names(&mut st, to.0, target.is_some())?;
+        reach.check_fixed(&mut st, node, Fixed::No)?;
         if let Some(target) = target {
-            self.check_fixed(&mut st, target, Fixed::No)?;
-            if self.is_above(&st, target, from.0)? {
+            reach.check_fixed(&mut st, target, Fixed::No)?;
+            if st.is_above(target, from.0)? {
                 let exchange = how == RenameHow::Exchange;
                 return Err(if exchange { Errno::INVAL } else { Errno::NOTEMPTY });
             }
-            self.check_sticky(&st, caller, to.0, target)?;
+            self.ids.check_sticky(caller, &st.node(to.0)?.attr, &st.node(target)?.attr)?;
             self.check_local(&st, target)?;
             if how != RenameHow::Exchange {
                 self.check_replace(&mut st, node, target, how)?;
@@ -301,29 +306,29 @@ impl View {
         if let (RenameHow::Exchange, Some(target)) = (how, target) {
             self.check_movable(&st, target, how)?;
         }
-        self.write_entry(&mut st, from.0, from.1)?;
-        self.write_entry(&mut st, to.0, to.1)?;
+        self.below.write_entry(&mut st, from.0, from.1)?;
+        self.below.write_entry(&mut st, to.0, to.1)?;
+        let now = reach.now();
         if how == RenameHow::Exchange {
             let target = target.ok_or(Errno::NOENT)?;
-            self.bind(&mut st, from.0, from.1, Some(target))?;
-            self.bind(&mut st, to.0, to.1, Some(node))?;
-            self.count_move(&mut st, node, from.0, to.0)?;
-            self.count_move(&mut st, target, to.0, from.0)?;
+            st.bind(from, Some(target), now)?;
+            st.bind(to, Some(node), now)?;
+            st.count_move(node, from.0, to.0)?;
+            st.count_move(target, to.0, from.0)?;
         } else {
-            self.bind(&mut st, from.0, from.1, None)?;
-            self.bind(&mut st, to.0, to.1, Some(node))?;
+            st.bind(from, None, now)?;
+            st.bind(to, Some(node), now)?;
             if let Some(target) = target {
-                self.lose_name(&mut st, target, to.0)?;
+                st.lose_name(target, to.0, now)?;
             }
-            self.count_move(&mut st, node, from.0, to.0)?;
+            st.count_move(node, from.0, to.0)?;
         }
-        let now = self.now();
         st.node_mut(node)?.attr.ctime = now;
         if how.leaves_whiteout() {
             let what = Making::plain(Kind::CharDev, 0);
             let hole =
                 self.new_node(&mut st, caller, from.0, &what, NewAttr { mode: 0, umask: 0 })?;
-            self.bind(&mut st, from.0, from.1, Some(hole))?;
+            st.bind(from, Some(hole), now)?;
         }
         Ok(())
     }
@@ -355,7 +360,8 @@ impl View {
 
     /// What an overlay file system does not rename.
     fn check_movable(&self, st: &State, node: NodeId, how: RenameHow) -> Reply<()> {
-        let Some(overlay) = &self.vol.overlay else { return Ok(()) };
+        let reach = self.reach();
+        let Some(overlay) = &reach.vol.overlay else { return Ok(()) };
         if how.leaves_whiteout() {
             return Err(Errno::INVAL);
         }
@@ -363,21 +369,9 @@ impl View {
         if !is_old_dir(st.node(node)?) {
             return Ok(());
         }
-        let (dir, name) = self.backing_place(st, node)?;
-        let movable = overlay.is_movable(self.work.bare(&dir), &name).map_err(errno)?;
+        let (dir, name) = reach.backing_place(st, node)?;
+        let movable = overlay.is_movable(reach.work.bare(&dir), &name).map_err(errno)?;
         if movable { Ok(()) } else { Err(Errno::XDEV) }
-    }
-
-    /// The kernel checks the sticky bit itself, except where it was shown other owners than the
-    /// real ones.
-    fn check_sticky(&self, st: &State, caller: Caller, parent: NodeId, node: NodeId) -> Reply<()> {
-        let Ids::Single { .. } = self.ids else { return Ok(()) };
-        let up = st.node(parent)?.attr;
-        let owner = st.node(node)?.attr.uid;
-        if up.mode & S_ISVTX != 0 && up.uid != caller.uid && owner != caller.uid {
-            return Err(Errno::PERM);
-        }
-        Ok(())
     }
 
     fn check_replace(
@@ -395,115 +389,7 @@ impl View {
             (true, true) => {
                 // An overlay looks at that first.
                 self.check_movable(st, node, how)?;
-                if self.is_empty(st, target)? { Ok(()) } else { Err(Errno::NOTEMPTY) }
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether `dir` is `top` or lies below it.
-    fn is_above(&self, st: &State, top: NodeId, dir: NodeId) -> Reply<bool> {
-        let mut at = Some(dir);
-        while let Some(node) = at {
-            if node == top {
-                return Ok(true);
-            }
-            at = st.node(node)?.place.as_ref().map(|(up, _)| *up);
-        }
-        Ok(false)
-    }
-
-    /// Whether a directory has no names; recorded as a listing.
-    pub(crate) fn is_empty(&self, st: &mut State, dir: NodeId) -> Reply<bool> {
-        self.read_names(st, dir)?;
-        if let Some(base) = &st.node(dir)?.base {
-            // A removal relies on it even where reads are not protected.
-            self.work.depend_on(ObjectRef::List(base.oid()))?;
-        }
-        let state = st.dir(dir)?;
-        let mut names = state.base_names.iter().flat_map(|names| names.keys());
-        let is_there = |child: Child| child.now.is_some() && !st.is_glimpsed(child);
-        Ok(!state.children().any(|(_, child)| is_there(child))
-            && !names.any(|name| state.child(name).is_none_or(|child| st.is_glimpsed(child))))
-    }
-
-    // ---- changes ----------------------------------------------------------------------------
-
-    /// Gives a name its new meaning, and the directory its new times.  The old meaning must have
-    /// been resolved (invariant V1).
-    fn bind(&self, st: &mut State, parent: NodeId, name: &[u8], to: Option<NodeId>) -> Reply<()> {
-        let name = Name::from(name);
-        let now = self.now();
-        let up = st.node_mut(parent)?;
-        up.attr.mtime = now;
-        up.attr.ctime = now;
-        up.dirty.mtime = false;
-        let up_is_new = up.base.is_none();
-        let dir = up.dir_mut().ok_or(Errno::NOTDIR)?;
-        let before = dir.child(&name);
-        let base = before.and_then(|c| c.base);
-        let was = before.and_then(|c| c.now);
-        // That the backing directory had nothing there was read, and must stay known, unless a
-        // listing or the directory's being new says so anyway.
-        let known =
-            up_is_new || dir.base_names.as_ref().is_some_and(|names| !names.contains_key(&name));
-        if to.is_none() && base.is_none() && known {
-            dir.forget_child(&name);
-        } else {
-            dir.set_child(name.clone(), Child { now: to, base });
-        }
-        if let Some(listing) = &mut dir.listing {
-            if was.is_some() && to.is_none() {
-                listing.remove(&name);
-            } else if was.is_none() && to.is_some() {
-                listing.insert(&name);
-            }
-        }
-        if let Some(node) = was {
-            st.drop_name(node, parent, &name);
-        }
-        if let Some(node) = to {
-            st.add_name(node, parent, &name);
-        }
-        Ok(())
-    }
-
-    /// A node lost a name in `parent`: fewer names, perhaps none.
-    fn lose_name(&self, st: &mut State, node: NodeId, parent: NodeId) -> Reply<()> {
-        let now = self.now();
-        let n = st.node_mut(node)?;
-        n.attr.ctime = now;
-        let was_dir = n.attr.kind == Kind::Dir;
-        n.attr.nlink = if was_dir { 0 } else { n.attr.nlink.saturating_sub(1) };
-        if was_dir {
-            self.count_subdir(st, parent, -1)?;
-        }
-        Ok(())
-    }
-
-    fn count_move(&self, st: &mut State, node: NodeId, from: NodeId, to: NodeId) -> Reply<()> {
-        if from != to && st.node(node)?.attr.kind == Kind::Dir {
-            self.count_subdir(st, from, -1)?;
-            self.count_subdir(st, to, 1)?;
-        }
-        Ok(())
-    }
-
-    /// Link counts of directories, on file systems that count subdirectories (a count of 1 says
-    /// that this one does not).
-    fn count_subdir(&self, st: &mut State, parent: NodeId, by: i32) -> Reply<()> {
-        let attr = &mut st.node_mut(parent)?.attr;
-        if attr.nlink >= 2 {
-            attr.nlink = attr.nlink.saturating_add_signed(by).max(2);
-        }
-        Ok(())
-    }
-
-    /// Records that the set of names of a directory was read.
-    pub(crate) fn read_list(&self, st: &State, dir: NodeId) -> Reply<()> {
-        match &st.node(dir)?.base {
-            Some(base) if !base.foreign => {
-                self.work.read_of(ObjectRef::List(base.oid())).map(|_| ())
+                if self.below.is_empty(st, target)? { Ok(()) } else { Err(Errno::NOTEMPTY) }
             }
             _ => Ok(()),
         }

@@ -2,19 +2,20 @@
 //! directories on the way there.  No program has asked for that, so it is no part of what the
 //! transaction has read.
 //!
-//! The process that builds is known by its thread's number ([`View::built_by`]).  What it looks up
+//! The process that builds is known by its thread's number (`View::built_by`).  What it looks up
 //! becomes a node that is only *glimpsed*: the engine is not told, and validation passes over it.
 //! The kernel may keep nothing of these answers, so it asks again for the first program that comes
 //! by. Only then is the node read, as it is at that moment, and it keeps its number: under a name
 //! that suddenly means another node the kernel would take the session's mounts away.
 
+use super::Below;
 use crate::api::{Caller, Reply, Valid};
 use crate::node::{Body, Child, Name, attr_of};
-use crate::view::{State, View};
+use crate::state::State;
 use rustix::io::Errno;
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use systx_base::sync::Mutex;
 use systx_base::{BUILT, NodeId};
 use systx_store::io::Stat;
 
@@ -26,6 +27,10 @@ const NOBODY: u32 = 0;
 pub(crate) struct Builder(AtomicU32);
 
 impl Builder {
+    /// From now on this thread builds.
+    pub fn begins(&self, tid: u32) {
+        self.0.store(tid, Ordering::Release);
+    }
     fn is(&self, caller: Caller) -> bool {
         caller.tid != NOBODY && self.0.load(Ordering::Acquire) == caller.tid
     }
@@ -34,18 +39,9 @@ impl Builder {
     }
 }
 
-/// Nodes that were met by nobody but the session.
-pub(crate) type Glimpsed = HashSet<NodeId>;
-
-impl View {
-    /// Before a connection serves the view to a session: this thread, by the number that requests
-    /// bear, builds its root until it looks up [`BUILT`].
-    pub fn built_by(&self, tid: u32) {
-        self.builder.0.store(tid, Ordering::Release);
-    }
-
+impl Below {
     /// A look-up by the process that builds.  `None`: it is a look-up like any other.
-    pub(crate) fn looked_up_by_builder(
+    pub fn looked_up_by_builder(
         &self,
         st: &mut State,
         caller: Caller,
@@ -58,7 +54,7 @@ impl View {
             self.builder.0.store(NOBODY, Ordering::Release);
             return Some(Ok(None));
         }
-        if self.is_snapshot() {
+        if self.reach.work.is_snapshot() {
             // Loses to nobody, whatever it has read.
             return None;
         }
@@ -68,11 +64,11 @@ impl View {
     /// How long the kernel may believe what it is told: while somebody builds, only attributes of
     /// what is read either way (the root, which every walk asks for), and that something else is
     /// mounted there.
-    pub(crate) fn validity(&self, dir: NodeId, name: Option<&[u8]>) -> Valid {
+    pub fn validity(&self, state: &Mutex<State>, (dir, name): (NodeId, Option<&[u8]>)) -> Valid {
         if !self.builder.is_any() {
             return Valid::default();
         }
-        let st = self.state.lock();
+        let st = state.lock();
         if name.is_none() && !st.glimpsed.contains(&dir) {
             return Valid::default();
         }
@@ -91,7 +87,8 @@ impl View {
         parent: NodeId,
         name: &[u8],
     ) -> Reply<Option<Option<NodeId>>> {
-        self.alive()?;
+        let reach = &self.reach;
+        reach.work.alive()?;
         let dir = st.dir(parent)?;
         if let Some(child) = dir.child(name) {
             return Ok(Some(child.now));
@@ -105,18 +102,18 @@ impl View {
         self.taken.object(st.nodes.len())?;
         self.taken.names(1)?;
         // What is gone on the way there is not there.
-        let Ok(handle) = self.open_unrecorded(st, parent) else { return Ok(Some(None)) };
+        let Ok(handle) = reach.open_unrecorded(st, parent) else { return Ok(Some(None)) };
         let name = Name::from(name);
         let place = (parent, &name);
-        let node = match self.tree().stat_at(&handle, &name) {
-            Ok(stat) if self.vol.is_hidden(above, &name, stat.id) => None,
+        let node = match reach.tree().stat_at(&handle, &name) {
+            Ok(stat) if reach.vol.is_hidden(above, &name, stat.id) => None,
             // A place of another file system, which is not read either way.
             Ok(stat) if covered => Some(self.add_place(st, place, &stat, true)),
             Err(e) if Errno::from_io_error(&e) == Some(Errno::XDEV) => {
                 self.meet_foreign(st, place, &handle)?
             }
             Err(_) => None,
-            Ok(stat) if stat.dev != self.vol.dev => Some(self.add_place(st, place, &stat, true)),
+            Ok(stat) if stat.dev != reach.vol.dev => Some(self.add_place(st, place, &stat, true)),
             // Met under another name.
             Ok(stat) if st.nodes.of_host(stat.id).is_some() => return Ok(None),
             Ok(stat) => {
@@ -135,7 +132,7 @@ impl View {
     ///
     /// # Errors
     /// `ESTALE`: it is not where it was.
-    pub(crate) fn take_up(&self, st: &mut State, node: NodeId) -> Reply<()> {
+    pub fn take_up(&self, st: &mut State, node: NodeId) -> Reply<()> {
         if st.glimpsed.is_empty() {
             return Ok(());
         }
@@ -155,13 +152,13 @@ impl View {
         Ok(())
     }
 
-    /// As [`View::take_up`], for what the process that builds may ask for as well.
-    pub(crate) fn take_up_unless_building(&self, st: &mut State, node: NodeId) -> Reply<()> {
+    /// As [`Below::take_up`], for what the process that builds may ask for as well.
+    pub fn take_up_unless_building(&self, st: &mut State, node: NodeId) -> Reply<()> {
         if self.builder.is_any() { Ok(()) } else { self.take_up(st, node) }
     }
 
     /// What was glimpsed is read now, as it is now.
-    pub(crate) fn read_glimpsed(
+    pub fn read_glimpsed(
         &self,
         st: &mut State,
         id: NodeId,
