@@ -602,7 +602,12 @@ impl<'a> Builder<'a> {
         if before.content == OldContent::Exchanged {
             return self.restore_exchanged(ix);
         }
-        let Some(now) = self.host(ix)? else {
+        let now = match self.host(ix)? {
+            // It was met by a name that went with its directory, and was changed by another one.
+            None if self.index.inside_removed(ix) => self.survivor(ix)?,
+            found => found,
+        };
+        let Some(now) = now else {
             let path = self.path(ix);
             self.overlap.insert(path);
             return Ok(());

@@ -121,6 +121,35 @@ fn a_change_is_undone_under_another_name_unless_it_was_changed_again() {
 }
 
 #[test]
+fn a_change_of_what_went_with_its_directory_is_undone_under_another_name() {
+    for base in bases() {
+        for later in [false, true] {
+            let s = Scratch::on(&base);
+            linked(&s, &["d/one", "two"]);
+            let before = s.tree();
+            let store = s.store();
+            let io = s.io();
+            let mut ws = Ws::new(&*io);
+            ws.patch("d/one", 7, 7, &[(0, b"CON")]);
+            ws.bind("d", None);
+            run(&store, 1, ws.done());
+            assert_eq!(s.read("two"), b"CONtent");
+            if later {
+                s.write("two", "later");
+                assert!(matches!(store.undo_set(TxnId(1)), Err(UndoError::Overlap(_))));
+                continue;
+            }
+            undo(&store, 1, 2);
+            assert_eq!(s.tree(), before, "{base}");
+            undo(&store, 2, 3);
+            assert!(!s.path("d").exists() && s.read("two") == b"CONtent", "{base}");
+            undo(&store, 3, 4);
+            assert_eq!(s.tree(), before, "{base}");
+        }
+    }
+}
+
+#[test]
 fn without_a_name_left_undo_says_so() {
     let s = Scratch::new();
     linked(&s, &["one", "two"]);
