@@ -55,9 +55,19 @@ fn requests() -> Vec<Request> {
             code: Some(3),
             deferred: vec![vec!["systemctl".into(), "restart".into()]],
         }),
+        Request::BeginOpen(BeginOpen {
+            place: place(),
+            isolation: Isolation::Serializable,
+            read_only: false,
+            nice: Some(-5),
+            policy: None,
+            transport: Transport::Auto,
+            retry: Some(TxnId(3)),
+        }),
         Request::Doom { id: TxnId(9) },
         Request::WaitFor { id: TxnId(9), limit_ms: 5 },
         Request::List,
+        Request::Top,
         Request::Status { id: TxnId(1) },
         Request::Diff { target: Target::Open { id: TxnId(1) }, paths: vec!["/x".into()] },
         Request::Content {
@@ -71,6 +81,9 @@ fn requests() -> Vec<Request> {
         Request::Enter { id: TxnId(1) },
         Request::Leave { id: TxnId(1) },
         Request::Log { place: place(), limit: None, paths: vec!["/p".into()] },
+        Request::Deferred(None),
+        Request::Deferred(Some(place())),
+        Request::Settle(Settle { place: None, id: TxnId(1), left: vec![vec!["true".into()]] }),
         Request::Undo(undo.clone()),
         Request::Redo(undo),
         Request::Recover { place: place(), trusted: true },
@@ -182,6 +195,38 @@ fn listed() -> Listed {
     }
 }
 
+fn mounted_volume() -> MountedVolume {
+    MountedVolume {
+        file: "/image".into(),
+        dir: "/v".into(),
+        label: "l".into(),
+        dev: 9,
+        transport: Transport::Dev,
+        snapshot: None,
+        threads: None,
+    }
+}
+
+fn activity() -> VolumeActivity {
+    VolumeActivity {
+        volume: "/".into(),
+        open: true,
+        counts: Counts { begun: 1, ..Counts::default() },
+        guarded: vec![],
+        runs: vec![],
+        transactions: vec![],
+        line: vec![InLine {
+            position: 1,
+            pid: 2,
+            tid: 3,
+            argv: vec![],
+            since: Time { secs: 1, nanos: 2 },
+            behind: Some(Behind { path: "/p".into(), by: Before::Transaction(TxnId(4)) }),
+        }],
+        remembered: Remembered::default(),
+    }
+}
+
 fn replies() -> Vec<Reply> {
     let failure = Failure::new(FailureKind::Space, "no space").hint("gc").path("/s");
     let outcomes = vec![
@@ -217,11 +262,20 @@ fn replies() -> Vec<Reply> {
             details: vec![],
             unprotected: vec!["/p".into()],
         }),
+        Reply::BegunOpen(BegunOpen {
+            id: TxnId(1),
+            path: "/run/v".into(),
+            directory: "/g".into(),
+            volume: volume.clone(),
+            notes: vec![],
+        }),
         Reply::Attached(Attached { transport: Transport::Dev }),
         Reply::Doom(Some(conflict())),
         Reply::Doom(None),
         Reply::Ended(true),
         Reply::List(vec![listed()]),
+        Reply::Top(vec![activity()]),
+        Reply::Deferred(vec![Deferred { id: TxnId(1), actions: vec![vec!["true".into()]] }]),
         Reply::Status(Box::new(Status {
             listed: listed(),
             classes: vec![RuleInUse { rule: rule(Class::NoCommit), used: Some(3) }],
@@ -268,6 +322,16 @@ fn replies() -> Vec<Reply> {
         Reply::Unmounted(Unmounted::Done { dir: "/g".into(), cut: vec![holder()], notes: vec![] }),
         Reply::Unmounted(Unmounted::InUse { holders: vec![], mounts: vec!["/g/m".into()] }),
         Reply::Guarded(vec![guarded()]),
+        Reply::MountedVolume(mounted_volume()),
+        Reply::Volumes(vec![mounted_volume()]),
+        Reply::Snapshots(vec![VolumeSnapshot {
+            name: "monday".into(),
+            time: Time { secs: 1, nanos: 2 },
+            keeps: 4096,
+            of: None,
+        }]),
+        Reply::Progress(Some(Progress { phase: Phase::Saving, done: 1, total: 2 })),
+        Reply::Progress(None),
         Reply::Done,
         Reply::Failed(failure),
     ]);
@@ -286,6 +350,22 @@ fn every_reply_round_trips() {
     for r in replies() {
         assert_eq!(back(&r), r);
     }
+}
+
+fn text<T: Serialize>(messages: &[T]) -> Vec<String> {
+    messages.iter().map(|m| serde_json::to_string(m).unwrap()).collect()
+}
+
+/// Who is served by a daemon that began before the program was changed relies on these bytes: where
+/// they have to change, so does [`VERSION`].
+#[test]
+fn every_message_travels_as_these_bytes() {
+    let now = [text(&requests()), text(&replies())].concat();
+    let then: Vec<&str> = include_str!("tests/messages.jsonl").lines().collect();
+    for (now, then) in now.iter().zip(&then) {
+        assert_eq!(now, then);
+    }
+    assert_eq!(now.len(), then.len());
 }
 
 #[test]
