@@ -5,6 +5,7 @@ use crate::args::Where;
 use crate::problem::Problem;
 use std::path::{Path, PathBuf};
 use systx_base::TxnId;
+use systx_protocol::call;
 use systx_protocol::client::Client;
 use systx_protocol::runtime;
 use systx_protocol::{HostPath, Place};
@@ -66,7 +67,7 @@ pub fn is_guarded(dir: &Path) -> bool {
 /// None or several match, or the daemon does not answer.
 pub fn find_open(prefix: &str) -> Result<(Client, TxnId), Problem> {
     if let Some(mut client) = connect_as_guest()? {
-        let ids: Vec<TxnId> = client.list()?.iter().map(|t| t.id).collect();
+        let ids: Vec<TxnId> = client.ask(&call::List)?.iter().map(|t| t.id).collect();
         if let Ok(id) = resolve(prefix, &ids, "open") {
             return Ok((client, id));
         }
@@ -156,7 +157,7 @@ pub fn resolve(prefix: &str, ids: &[TxnId], what: &str) -> Result<TxnId, Problem
 /// # Errors
 /// None or several match, or the daemon does not answer.
 pub fn resolve_open(client: &mut Client, prefix: &str) -> Result<TxnId, Problem> {
-    let ids: Vec<TxnId> = client.list()?.iter().map(|t| t.id).collect();
+    let ids: Vec<TxnId> = client.ask(&call::List)?.iter().map(|t| t.id).collect();
     resolve(prefix, &ids, "open").map_err(|p| {
         if p.hint.is_some() {
             p
@@ -175,8 +176,11 @@ pub fn resolve_committed(
     prefix: &str,
     place: &Place,
 ) -> Result<TxnId, Problem> {
-    let ids: Vec<TxnId> =
-        client.log(place.clone(), None, Vec::new())?.iter().map(|t| t.id).collect();
+    let ids: Vec<TxnId> = client
+        .ask(&call::Log { place: place.clone(), limit: None, paths: Vec::new() })?
+        .iter()
+        .map(|t| t.id)
+        .collect();
     resolve(prefix, &ids, "committed")
         .map_err(|p| p.hint("`systx log` shows them; -C DIR or --root DIR names another volume"))
 }

@@ -8,6 +8,7 @@ use crate::output;
 use crate::problem::Problem;
 use similar::TextDiff;
 use std::fmt::Write as _;
+use systx_protocol::call;
 use systx_protocol::client::Client;
 use systx_protocol::{Change, ChangeKind, Content, Side, Target, Version};
 
@@ -49,7 +50,9 @@ impl<'a> Contents<'a> {
                 // Asked for by the path under which the change is listed, on both sides.
                 (Some(client), Some(target)) => {
                     let _ = path;
-                    Ok(client.content(target.clone(), change.path.clone(), version, LIMIT)?)
+                    let (target, path) = (target.clone(), change.path.clone());
+                    let call = call::Content { target, path, version, limit: LIMIT };
+                    Ok(client.content(&call)?)
                 }
                 _ => Ok(Content { unknown: true, ..Content::default() }),
             },

@@ -172,12 +172,12 @@ impl Guards {
         state.runtime.as_ref().map(|r| (r.dir().to_owned(), r.namespace()))
     }
 
-    /// See [`protocol::Control::guarded`].
+    /// See [`protocol::call::Calls::guarded`].
     pub(crate) fn listed(&self) -> Vec<GuardedDir> {
         self.table.volumes.all_guarded().iter().map(|(_, g)| g.listed()).collect()
     }
 
-    /// See [`protocol::Control::mount`].
+    /// See [`protocol::call::Calls::mount`].
     pub(crate) fn guard(&self, peer: Peer, request: &protocol::Mount) -> Result<Mounted, Failure> {
         let mut guards = self.state.lock();
         let (dir, holder, volume) = self.may_be_guarded(&guards, request)?;
@@ -365,7 +365,7 @@ impl Guards {
         Err(Failure::new(FailureKind::State, text).hint("systx list; end them first").path(dir))
     }
 
-    /// See [`protocol::Control::umount`].
+    /// See [`protocol::call::Calls::umount`].
     pub(crate) fn unguard(&self, peer: Peer, request: &Umount) -> Result<Unmounted, Failure> {
         let mut guards = self.state.lock();
         if let Some(done) = self.umount_volume(&mut guards, peer, request) {

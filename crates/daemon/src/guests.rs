@@ -16,11 +16,11 @@
 
 use crate::path_views;
 use crate::path_views::{Seat, Seats};
-use crate::protocol::{Failure, FailureKind, Peer, Reply, Request, VERSION};
+use crate::protocol::call::{self, Greeting, Hello, Reply, Request};
+use crate::protocol::{Asker, Call, Failure, FailureKind, Peer};
 use crate::wire::{self, WireError};
 use rustix::net::sockopt::socket_peercred;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,9 +42,8 @@ const ANSWERS: (usize, usize) = (1, 8);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Answers a request of a guest; `None` once there is nobody to answer.
-pub(crate) type Answer = Arc<dyn Fn(Peer, Request, Vec<OwnedFd>) -> Option<Answered> + Send + Sync>;
-/// The reply, and the bytes beside it.
-pub(crate) type Answered = Result<(Reply, Vec<u8>), Failure>;
+pub(crate) type Answer =
+    Arc<dyn Fn(&mut Asker, &Request) -> Option<Result<Reply, Failure>> + Send + Sync>;
 
 /// The place of guests of root's daemon.
 pub(crate) struct Guests {
@@ -172,39 +171,42 @@ fn serve(
     let send = |reply: &Reply, blob: &[u8]| wire::send_within(stream, reply, blob, PATIENCE);
     let receive = || wire::receive_within::<Request>(stream, REQUEST_MAX, PATIENCE);
     let hello = receive()?.message;
-    let release = env!("CARGO_PKG_VERSION").to_owned();
-    let mine = Reply::Hello { version: VERSION, release, pid: std::process::id(), connection: 0 };
-    send(&mine, &[])?;
-    if !matches!(hello, Request::Hello { version: VERSION, .. }) {
+    send(&Reply::new::<Hello>(&Greeting::ours(0))?, &[])?;
+    if !hello.is_ours() {
         return Ok(());
     }
+    let mut asker = Asker::new(peer);
     loop {
         let frame = match receive() {
             Ok(frame) => frame,
             Err(WireError::Closed) => return Ok(()),
             Err(e) => return Err(e),
         };
+        let request = frame.message;
         // Whoever asks on many connections and does not read has one answer's memory here.
-        let long = matches!(frame.message, Request::Diff { .. } | Request::Content { .. });
+        let long = [call::Diff::NAME, call::Content::NAME].contains(&request.name);
         let turn = long.then(|| answers.wait(peer.uid));
-        let answered = AssertUnwindSafe(|| answer(peer, frame.message, frame.fds));
-        let (reply, blob) = match catch_unwind(answered) {
+        asker.fds = frame.fds;
+        let answered = catch_unwind(AssertUnwindSafe(|| answer(&mut asker, &request)));
+        asker.fds.clear();
+        let reply = match answered {
             Ok(None) => return Ok(()),
-            Ok(Some(Ok(answer))) => answer,
-            Ok(Some(Err(failure))) => (Reply::Failed(failure), Vec::new()),
+            Ok(Some(Ok(reply))) => reply,
+            Ok(Some(Err(failure))) => Reply::failed(&failure)?,
             Err(_) => {
                 let text = "the daemon failed (see its log)";
-                (Reply::Failed(Failure::new(FailureKind::Internal, text)), Vec::new())
+                Reply::failed(&Failure::new(FailureKind::Internal, text))?
             }
         };
-        match send(&reply, &blob) {
+        let beside = std::mem::take(&mut asker.beside);
+        match send(&reply, &beside) {
             Err(e @ WireError::TooLong { .. }) => {
                 let failure = Failure::new(FailureKind::Space, format!("the answer: {e}"));
-                send(&Reply::Failed(failure), &[])?;
+                send(&Reply::failed(&failure)?, &[])?;
             }
             other => other?,
         }
-        drop((reply, blob));
+        drop((reply, beside));
         drop(turn);
     }
 }

@@ -1,30 +1,28 @@
-//! The daemon's end of the control connection: accepts, checks who it is, and turns every request
-//! into a call of [`Control`].
+//! The daemon's end of the control connection: accepts, checks who it is, and has every request
+//! answered by [`Control`].
 //!
 //! One thread accepts, one serves each connection.  A connection remembers the runs and visits it
 //! began; when it ends, for whatever reason, those that it did not end itself go to
 //! [`Control::client_gone`].  A panic in a request fails that request, not the daemon.
 //!
 //! The daemon ends when for [`Config::idle`] there was no connection and [`Control::idle`], on
-//! [`Request::Shutdown`], or when [`Config::stop`] becomes readable (SIGTERM).  It first closes
+//! [`Shutdown`], or when [`Config::stop`] becomes readable (SIGTERM).  It first closes
 //! the socket, so that a client that comes too late is refused and starts the next daemon, and
 //! leaves the socket's name alone: it may already be the next one's ([`crate::spawn`]).
 //!
 //! Locks: the table of connections is a leaf; no call of `Control` is made with it held.
 
-use crate::protocol::{
-    Begin, Control, Doorbell, Failure, FailureKind, Peer, Reply, Request, VERSION,
-};
+use crate::protocol::call::{self, Greeting, Guarded, Hello, Reply, Request, Shutdown, Volumes};
+use crate::protocol::{Asker, Call, Control, Failure, FailureKind, Peer};
 use crate::wire::{self, WireError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
-use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use systx_base::TxnId;
 use systx_base::progress::{self, Progress};
 use systx_base::sync::{Mutex, rank};
 
@@ -51,7 +49,7 @@ impl Default for Config {
 pub enum Ended {
     /// Nobody used it.
     Idle,
-    /// [`Request::Shutdown`].
+    /// [`Shutdown`].
     Asked,
     /// [`Config::stop`].
     Stopped,
@@ -207,15 +205,13 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) -> std::io::Result<bool
     };
     let theirs = shared.clone();
     let spawned = std::thread::Builder::new().name("control".into()).spawn(move || {
-        let control = &theirs.control;
-        let runs = BTreeSet::new();
-        let views = Vec::new();
-        let mut connection = Connection { stream, peer, number, progress, control, runs, views };
-        let end = connection.run(&theirs);
+        let asker = Asker::new(peer);
+        let mut connection = Connection { stream, number, progress, shared: &theirs, asker };
+        let end = connection.run();
         if let Err(e) = end {
             tracing::warn!(pid = peer.pid, "control connection ended: {e}");
         }
-        for id in std::mem::take(&mut connection.runs) {
+        for id in std::mem::take(&mut connection.asker.runs) {
             tracing::info!(%id, pid = peer.pid, "client gone");
             if catch_unwind(AssertUnwindSafe(|| theirs.control.client_gone(id))).is_err() {
                 tracing::error!(%id, "client_gone panicked");
@@ -251,31 +247,20 @@ fn peer(stream: &UnixStream) -> Option<Peer> {
 
 struct Connection<'a> {
     stream: UnixStream,
-    peer: Peer,
     /// What the client calls it to another connection.
     number: u64,
     /// How far its request is.
     progress: Arc<Progress>,
-    control: &'a Arc<dyn Control>,
-    /// Runs and visits that were begun here and are not yet ended.
-    runs: BTreeSet<TxnId>,
-    /// A directory of each view of a run that has ended, and its watch, given along with the end.
-    /// The kernel frees what it knew of a view with the last of them, some microseconds for each
-    /// file: here nobody waits for that. Not before the client is gone, or it would be the last.
-    views: Vec<OwnedFd>,
+    shared: &'a Shared,
+    asker: Asker,
 }
 
 impl Connection<'_> {
-    fn run(&mut self, shared: &Shared) -> Result<(), WireError> {
+    fn run(&mut self) -> Result<(), WireError> {
         let hello = wire::receive::<Request>(&self.stream)?.message;
-        let mine = Reply::Hello {
-            version: VERSION,
-            release: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            connection: self.number,
-        };
-        wire::send(&self.stream, &mine, &[], &[])?;
-        if !matches!(hello, Request::Hello { version: VERSION, .. }) {
+        let ours = Reply::new::<Hello>(&Greeting::ours(self.number))?;
+        wire::send(&self.stream, &ours, &[], &[])?;
+        if !hello.is_ours() {
             return Ok(());
         }
         loop {
@@ -284,58 +269,67 @@ impl Connection<'_> {
                 Err(WireError::Closed) => return Ok(()),
                 Err(WireError::Json(e)) => {
                     let text = format!("request not understood: {e}");
-                    self.reply(&Reply::Failed(Failure::new(FailureKind::Invalid, text)), &[])?;
-                    return Ok(());
+                    let failure = Failure::new(FailureKind::Invalid, text);
+                    return self.reply(&Reply::failed(&failure)?, &[]);
                 }
                 Err(e) => return Err(e),
             };
-            if let Request::Shutdown { force } = frame.message {
-                let done = self.shutdown(shared, force);
-                self.reply(&done, &[])?;
-                continue;
-            }
-            if let Request::Progress { connection } = frame.message {
-                let theirs = shared.table.lock().progress.get(&connection).cloned();
-                let seen = theirs.and_then(|progress| progress.seen());
-                self.reply(&Reply::Progress(seen.map(Into::into)), &[])?;
-                continue;
-            }
-            let name = name_of(&frame.message);
-            let progress = Arc::clone(&self.progress);
-            let answer = catch_unwind(AssertUnwindSafe(|| {
-                progress::watched(&progress, || self.dispatch(frame.message, frame.fds))
-            }));
-            let (reply, blob) = match answer {
-                Ok(Ok(answer)) => answer,
+            let request = frame.message;
+            self.asker.fds = frame.fds;
+            let answer = catch_unwind(AssertUnwindSafe(|| self.answer(&request)));
+            self.asker.fds.clear();
+            let reply = match answer {
+                Ok(Ok(reply)) => reply,
                 Ok(Err(failure)) => {
-                    tracing::info!(request = name, "refused: {failure}");
-                    (Reply::Failed(failure), Vec::new())
+                    tracing::info!(request = request.name, "refused: {failure}");
+                    Reply::failed(&failure)?
                 }
                 Err(_) => {
-                    let text = format!("the daemon failed in {name} (see its log)");
-                    (Reply::Failed(Failure::new(FailureKind::Internal, text)), Vec::new())
+                    let text = format!("the daemon failed in {} (see its log)", request.name);
+                    Reply::failed(&Failure::new(FailureKind::Internal, text))?
                 }
             };
-            self.reply(&reply, &blob)?;
+            let beside = std::mem::take(&mut self.asker.beside);
+            self.reply(&reply, &beside)?;
         }
     }
 
-    fn reply(&self, reply: &Reply, blob: &[u8]) -> Result<(), WireError> {
-        match wire::send(&self.stream, reply, blob, &[]) {
+    fn reply(&self, reply: &Reply, beside: &[u8]) -> Result<(), WireError> {
+        match wire::send(&self.stream, reply, beside, &[]) {
             Err(e @ WireError::TooLong { .. }) => {
                 // Nothing of it was sent: the stream is in step.
                 let failure = Failure::new(FailureKind::Space, format!("the answer: {e}"))
                     .hint("ask for fewer paths");
-                wire::send(&self.stream, &Reply::Failed(failure), &[], &[])
+                wire::send(&self.stream, &Reply::failed(&failure)?, &[], &[])
             }
             other => other,
         }
     }
 
-    fn shutdown(&self, shared: &Shared, force: bool) -> Reply {
-        if !force && !self.control.idle() {
-            let guarded = self.control.guarded().unwrap_or_default();
-            let volumes = self.control.volumes().unwrap_or_default();
+    fn answer(&mut self, request: &Request) -> Result<Reply, Failure> {
+        match request.name {
+            call::Progress::NAME => request.answered(|call: call::Progress| {
+                let table = self.shared.table.lock();
+                let seen = table.progress.get(&call.connection).and_then(|theirs| theirs.seen());
+                Ok(seen.map(Into::into))
+            }),
+            Shutdown::NAME => request.answered(|call| self.shutdown(&call)),
+            _ => {
+                let (control, asker) = (&self.shared.control, &mut self.asker);
+                progress::watched(&self.progress, || control.answer(asker, request))
+            }
+        }
+    }
+
+    /// What the daemon answers itself.
+    fn ask<C: Call>(&mut self, call: &C) -> Result<C::Answer, Failure> {
+        self.shared.control.answer(&mut self.asker, &Request::new(call)?)?.read::<C>()
+    }
+
+    fn shutdown(&mut self, call: &Shutdown) -> Result<(), Failure> {
+        if !call.force && !self.shared.control.idle() {
+            let guarded = self.ask(&Guarded).unwrap_or_default();
+            let volumes = self.ask(&Volumes).unwrap_or_default();
             let (what, hint) = match (guarded.as_slice(), volumes.as_slice()) {
                 ([], []) => {
                     ("transactions are open", "systx list; or force the end, which aborts them")
@@ -349,136 +343,10 @@ impl Connection<'_> {
             let mut failure = Failure::new(FailureKind::State, what).hint(hint);
             let volumes = volumes.into_iter().map(|v| v.dir);
             failure.paths = guarded.into_iter().map(|g| g.dir).chain(volumes).collect();
-            return Reply::Failed(failure);
+            return Err(failure);
         }
-        shared.change(|t| t.asked_to_end = true);
-        Reply::Done
-    }
-
-    fn dispatch(
-        &mut self,
-        request: Request,
-        mut fds: Vec<OwnedFd>,
-    ) -> Result<(Reply, Vec<u8>), Failure> {
-        let c = self.control;
-        let reply = match request {
-            Request::Begin(begin) => self.begin(begin, descriptor(&mut fds)?)?,
-            Request::BeginOpen(begin) => Reply::BegunOpen(c.begin_open(self.peer, begin)?),
-            Request::Attach(attach) => Reply::Attached(c.attach(attach, descriptor(&mut fds)?)?),
-            Request::Finish(finish) => {
-                let id = finish.id;
-                // What takes longest comes first, and is closed last.
-                self.views.extend(fds.drain(..).rev());
-                let outcome = c.finish(finish)?;
-                self.runs.remove(&id);
-                Reply::Outcome(outcome)
-            }
-            Request::Enter { id } => {
-                let entered = c.enter(self.peer, id)?;
-                if entered.live.is_none() && entered.mounted.is_none() {
-                    self.runs.insert(id);
-                }
-                Reply::Entered(entered)
-            }
-            Request::Leave { id } => {
-                c.leave(id)?;
-                self.runs.remove(&id);
-                Reply::Done
-            }
-            Request::Doom { id } => Reply::Doom(c.doom(id)?),
-            Request::WaitFor { id, limit_ms } => Reply::Ended(c.wait_for(id, limit_ms)?),
-            Request::List => Reply::List(c.list()?),
-            Request::Top => Reply::Top(c.top()?),
-            Request::Status { id } => Reply::Status(Box::new(c.status(id)?)),
-            Request::Diff { target, paths } => Reply::Changes(c.diff(target, paths)?),
-            Request::Content { target, path, version, limit } => {
-                let limit = limit.min(wire::MAX_BLOB as u64);
-                let content = c.content(target, path, version, limit)?;
-                let reply = Reply::Content { total: content.total, unknown: content.unknown };
-                return Ok((reply, content.bytes));
-            }
-            Request::Commit { id, paths } => Reply::Outcome(c.commit(id, paths)?),
-            Request::Abort { id } => Reply::Outcome(c.abort(self.peer, id)?),
-            Request::Log { place, limit, paths } => Reply::Log(c.log(place, limit, paths)?),
-            Request::Deferred(place) => Reply::Deferred(c.deferred(place)?),
-            Request::Settle(settle) => {
-                c.settle(settle)?;
-                Reply::Done
-            }
-            Request::Undo(undo) => Reply::Undone(c.undo(self.peer, undo)?),
-            Request::Redo(undo) => Reply::Undone(c.redo(self.peer, undo)?),
-            Request::Recover { place, trusted } => Reply::Recovered(c.recover(place, trusted)?),
-            Request::Gc(gc) => Reply::Collected(c.gc(gc)?),
-            Request::Inspect(place) => Reply::Inspected(c.inspect(place)?),
-            Request::Mount(mount) => Reply::Mounted(c.mount(self.peer, mount)?),
-            Request::Umount(umount) => Reply::Unmounted(c.umount(self.peer, umount)?),
-            Request::Guarded => Reply::Guarded(c.guarded()?),
-            Request::MountVolume(mount) => Reply::MountedVolume(c.mount_volume(self.peer, mount)?),
-            Request::Volumes => Reply::Volumes(c.volumes()?),
-            Request::Snapshots(about) => Reply::Snapshots(c.snapshots(about)?),
-            Request::Protect(about) => Reply::Protection(c.protect(self.peer, about)?),
-            Request::Hello { .. } | Request::Shutdown { .. } | Request::Progress { .. } => {
-                return Err(Failure::new(FailureKind::Invalid, "request out of step"));
-            }
-        };
-        Ok((reply, Vec::new()))
-    }
-
-    fn begin(&mut self, begin: Begin, doorbell: OwnedFd) -> Result<Reply, Failure> {
-        // Of the attempt before.
-        self.views.clear();
-        // The daemon rings with locks held: whatever descriptor the client sent must not block it.
-        let flags = rustix::fs::fcntl_getfl(&doorbell).and_then(|flags| {
-            rustix::fs::fcntl_setfl(doorbell.as_fd(), flags | rustix::fs::OFlags::NONBLOCK)
-        });
-        flags.map_err(|e| Failure::new(FailureKind::Invalid, format!("doorbell: {e}")))?;
-        let begun = self.control.begin(self.peer, begin, Doorbell(doorbell))?;
-        self.runs.insert(begun.id);
-        Ok(Reply::Begun(begun))
-    }
-}
-
-fn descriptor(fds: &mut Vec<OwnedFd>) -> Result<OwnedFd, Failure> {
-    fds.pop()
-        .filter(|_| fds.is_empty())
-        .ok_or_else(|| Failure::new(FailureKind::Invalid, "exactly one descriptor is needed"))
-}
-
-fn name_of(request: &Request) -> &'static str {
-    match request {
-        Request::Hello { .. } => "hello",
-        Request::Begin(_) => "begin",
-        Request::BeginOpen(_) => "begin_open",
-        Request::Attach(_) => "attach",
-        Request::Finish(_) => "finish",
-        Request::Doom { .. } => "doom",
-        Request::WaitFor { .. } => "wait_for",
-        Request::List => "list",
-        Request::Top => "top",
-        Request::Status { .. } => "status",
-        Request::Diff { .. } => "diff",
-        Request::Content { .. } => "content",
-        Request::Commit { .. } => "commit",
-        Request::Abort { .. } => "abort",
-        Request::Enter { .. } => "enter",
-        Request::Leave { .. } => "leave",
-        Request::Log { .. } => "log",
-        Request::Deferred(_) => "deferred",
-        Request::Settle(_) => "settle",
-        Request::Undo(_) => "undo",
-        Request::Redo(_) => "redo",
-        Request::Recover { .. } => "recover",
-        Request::Gc(_) => "gc",
-        Request::Inspect(_) => "inspect",
-        Request::Mount(_) => "mount",
-        Request::Umount(_) => "umount",
-        Request::Guarded => "guarded",
-        Request::MountVolume(_) => "mount_volume",
-        Request::Volumes => "volumes",
-        Request::Snapshots(_) => "snapshots",
-        Request::Protect(_) => "protect",
-        Request::Progress { .. } => "progress",
-        Request::Shutdown { .. } => "shutdown",
+        self.shared.change(|t| t.asked_to_end = true);
+        Ok(())
     }
 }
 

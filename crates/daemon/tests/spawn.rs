@@ -7,53 +7,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systx_base::TxnId;
 use systx_daemon::spawn;
+use systx_protocol::call::{Reply, Request};
 use systx_protocol::*;
 
 /// Has nothing open, so the daemon may end at any time.
 struct Empty;
 
-macro_rules! refuse {
-    ($($name:ident($($arg:ty),*) -> $ret:ty;)*) => {
-        $(fn $name(&self, $(_: $arg),*) -> Result<$ret, Failure> {
-            Err(Failure::new(FailureKind::Unsupported, stringify!($name)))
-        })*
-    };
-}
-
 impl Control for Empty {
-    refuse! {
-        begin(Peer, Begin, Doorbell) -> Begun;
-        begin_open(Peer, BeginOpen) -> BegunOpen;
-        attach(Attach, std::os::fd::OwnedFd) -> Attached;
-        finish(Finish) -> Outcome;
-        doom(TxnId) -> Option<Conflict>;
-        wait_for(TxnId, u64) -> bool;
-        top() -> Vec<VolumeActivity>;
-        status(TxnId) -> Status;
-        diff(Target, Vec<HostPath>) -> Vec<Change>;
-        content(Target, HostPath, Version, u64) -> Content;
-        commit(TxnId, Vec<HostPath>) -> Outcome;
-        abort(Peer, TxnId) -> Outcome;
-        enter(Peer, TxnId) -> Entered;
-        leave(TxnId) -> ();
-        log(Place, Option<u64>, Vec<HostPath>) -> Vec<LogEntry>;
-        deferred(Option<Place>) -> Vec<Deferred>;
-        settle(Settle) -> ();
-        mount_volume(Peer, MountVolume) -> MountedVolume;
-        volumes() -> Vec<MountedVolume>;
-        snapshots(Snapshots) -> Vec<VolumeSnapshot>;
-        protect(Peer, Protect) -> Vec<Protection>;
-        undo(Peer, Undo) -> Undone;
-        redo(Peer, Undo) -> Undone;
-        recover(Place, bool) -> Recovered;
-        gc(Gc) -> Collected;
-        inspect(Place) -> Inspected;
-        mount(Peer, Mount) -> Mounted;
-        umount(Peer, Umount) -> Unmounted;
-        guarded() -> Vec<GuardedDir>;
-    }
-    fn list(&self) -> Result<Vec<Listed>, Failure> {
-        Ok(vec![])
+    fn answer(&self, _: &mut Asker, request: &Request) -> Result<Reply, Failure> {
+        Err(Failure::new(FailureKind::Unsupported, request.name))
     }
     fn client_gone(&self, _: TxnId) {}
     fn idle(&self) -> bool {

@@ -1,12 +1,12 @@
-//! What `systx` and its daemon say to each other, and [`Control`], the daemon's side of it as a
-//! trait: one method per request (in `control`).
+//! What `systx` and its daemon say to each other: each request, its answer and the method of the
+//! daemon that gives it stand in one table (in [`call`]).
 //!
 //! Transport: a unix stream socket; one connection per client process; request, then reply, in
 //! turn ([`wire`] has the frames).  Nothing is pushed over the connection.  What the daemon
 //! has to say unasked, "your transaction lost", is one ring of a [`Doorbell`], an eventfd that came
-//! with [`Begin`]; the client then asks with [`Request::Doom`].  So a daemon thread can ring with
+//! with [`Begin`]; the client then asks with [`call::Doom`].  So a daemon thread can ring with
 //! any lock held, and the client's wait loop has one more descriptor to poll and nothing to parse.
-//! How far a request is a client learns over a second connection ([`Request::Progress`]): the
+//! How far a request is a client learns over a second connection ([`call::Progress`]): the
 //! daemon never waits, with a commit half done, for somebody to read.
 //!
 //! Life of a run: `Begin` -> `Attach` (with the FUSE descriptor) -> CMD runs -> `Finish`.  A
@@ -26,6 +26,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use systx_base::{Time, TxnId, Uid};
 
+mod asker;
+pub mod call;
 pub mod certify;
 mod classes;
 pub mod client;
@@ -35,7 +37,6 @@ mod failure;
 mod guard;
 pub mod guests;
 mod images;
-mod message;
 pub mod modes;
 mod open;
 pub mod patterns;
@@ -48,8 +49,10 @@ pub mod stores;
 mod top;
 pub mod wire;
 
+pub use asker::{Asker, Doorbell, Peer};
+pub use call::Call;
 pub use classes::{Class, Rule, RuleInUse, Status};
-pub use control::{Control, Doorbell, Peer};
+pub use control::Control;
 pub use deferred::{ACTIONS_MAX, Action, Deferred, Settle};
 pub use failure::{Failure, FailureKind};
 pub use guard::{
@@ -58,7 +61,6 @@ pub use guard::{
 pub use images::{
     ForThreads, MountVolume, MountedVolume, SnapshotChange, Snapshots, VolumeSnapshot,
 };
-pub use message::{Reply, Request};
 pub use open::{BeginOpen, BegunOpen, Entered};
 pub use progress::{Phase, Progress};
 pub use protection::{Protect, Protection};
@@ -665,9 +667,10 @@ pub enum Version {
 }
 
 /// Content of one side of a change; the bytes travel beside the JSON.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Content {
     /// From the start of the file, at most as many as asked for.
+    #[serde(skip)]
     pub bytes: Vec<u8>,
     /// Length of the file.
     pub total: u64,

@@ -2,38 +2,66 @@
 //! touched to add another one.
 
 use crate::source::{Source, each_impl};
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 
-/// For each variant of the enum `name`, the places of the given files that write it: its
-/// definition, functions of its name (`BeginOpen`: `begin_open`), and arms and expressions that
-/// name the variant, one for each function around them.
+/// For each entry of the table `calls! { … }`, which is `name(Arguments …) -> …`, the places of the
+/// given files that write it: the entry, the methods of its name where a trait of the table is
+/// implemented, and paths that name its arguments as those of a call (`call::Arguments`,
+/// `Arguments::NAME`), one for each function around them.
 #[must_use]
 pub fn places<'a>(
     files: impl Iterator<Item = &'a Source> + Clone,
-    name: &str,
 ) -> BTreeMap<String, BTreeSet<String>> {
-    let mut variants = BTreeMap::new();
+    let (mut found, mut calls) = (BTreeMap::new(), BTreeMap::new());
     for source in files.clone() {
         for item in &source.file.items {
-            if let syn::Item::Enum(it) = item
-                && it.ident == name
+            if let syn::Item::Macro(it) = item
+                && it.ident.is_none()
+                && it.mac.path.is_ident("calls")
             {
-                for variant in &it.variants {
-                    let place = format!("{}: enum {name}", source.path.display());
-                    variants.insert(variant.ident.to_string(), BTreeSet::from([place]));
+                let place = format!("{}: calls", source.path.display());
+                for (name, arguments) in entries(it.mac.tokens.clone()) {
+                    found.insert(name.clone(), BTreeSet::from([place.clone()]));
+                    calls.insert(arguments, name);
                 }
             }
         }
     }
-    let snakes: BTreeMap<String, String> = variants.keys().map(|v| (snake(v), v.clone())).collect();
     for source in files {
         let file = source.path.display().to_string();
-        let mut uses =
-            Uses { name, file, within: Vec::new(), snakes: &snakes, found: &mut variants };
+        let within = Vec::new();
+        let mut uses = Uses { file, answers: false, within, calls: &calls, found: &mut found };
         uses.visit_file(&source.file);
     }
-    variants
+    found
+}
+
+/// Traits that follow from the table.
+const ANSWERING: [&str; 2] = ["Calls", "GuestCalls"];
+
+/// The names of the entries, each with that of its arguments, also of those in groups.
+fn entries(tokens: TokenStream) -> Vec<(String, String)> {
+    let all: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut found = Vec::new();
+    for (n, tree) in all.iter().enumerate() {
+        match (tree, all.get(n + 1), all.get(n + 2)) {
+            (
+                TokenTree::Ident(name),
+                Some(TokenTree::Group(arguments)),
+                Some(TokenTree::Punct(arrow)),
+            ) if arrow.as_char() == '-' => {
+                let first = arguments.stream().into_iter().next();
+                found.extend(first.map(|first| (name.to_string(), first.to_string())));
+            }
+            (TokenTree::Group(group), ..) if group.delimiter() == Delimiter::Brace => {
+                found.extend(entries(group.stream()));
+            }
+            _ => {}
+        }
+    }
+    found
 }
 
 /// For each trait of the given name: the files with an implementation of it.
@@ -52,18 +80,20 @@ pub fn implementations(files: &[Source], name: &str) -> Vec<String> {
 }
 
 struct Uses<'a> {
-    name: &'a str,
     file: String,
+    /// Here is an implementation of a trait that follows from the table.
+    answers: bool,
     /// The functions around what is visited.
     within: Vec<String>,
-    snakes: &'a BTreeMap<String, String>,
+    /// The names of the calls by those of their arguments.
+    calls: &'a BTreeMap<String, String>,
     found: &'a mut BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Uses<'_> {
     fn function(&mut self, name: String, body: impl FnOnce(&mut Self)) {
-        if let Some(variant) = self.snakes.get(&name)
-            && let Some(places) = self.found.get_mut(variant)
+        if self.answers
+            && let Some(places) = self.found.get_mut(&name)
         {
             places.insert(format!("{}: fn {name}", self.file));
         }
@@ -82,31 +112,23 @@ impl Visit<'_> for Uses<'_> {
         self.function(it.sig.ident.to_string(), |this| visit::visit_impl_item_fn(this, it));
     }
 
-    fn visit_trait_item_fn(&mut self, it: &syn::TraitItemFn) {
-        self.function(it.sig.ident.to_string(), |this| visit::visit_trait_item_fn(this, it));
+    fn visit_item_impl(&mut self, it: &syn::ItemImpl) {
+        let of = it.trait_.as_ref().and_then(|(_, path, _)| path.segments.last());
+        self.answers = of.is_some_and(|of| ANSWERING.iter().any(|name| of.ident == name));
+        visit::visit_item_impl(self, it);
+        self.answers = false;
     }
 
     fn visit_path(&mut self, path: &syn::Path) {
-        let mut segments = path.segments.iter().rev();
-        if let (Some(variant), Some(of)) = (segments.next(), segments.next())
-            && of.ident == self.name
-            && let Some(places) = self.found.get_mut(&variant.ident.to_string())
+        let names: Vec<String> = path.segments.iter().map(|s| s.ident.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        if let [.., arguments, "NAME"] | [.., "call", arguments] = names[..]
+            && let Some(call) = self.calls.get(arguments)
+            && let Some(places) = self.found.get_mut(call)
         {
             let within = self.within.last().map_or("", String::as_str);
             places.insert(format!("{}: fn {within}", self.file));
         }
         visit::visit_path(self, path);
     }
-}
-
-/// `BeginOpen` as a function is called: `begin_open`.
-fn snake(name: &str) -> String {
-    let mut snake = String::new();
-    for c in name.chars() {
-        if c.is_uppercase() && !snake.is_empty() {
-            snake.push('_');
-        }
-        snake.extend(c.to_lowercase());
-    }
-    snake
 }

@@ -52,12 +52,17 @@ fn main() -> Result<()> {
         }
     }
     println!("\n## Places in which one call is written (median, most)");
-    let speaks =
-        |file: &&source::Source| ["daemon", "protocol", "cli"].iter().any(|c| file.is_of(c));
-    let control = calls::places(sources.iter().filter(speaks), "Request");
+    let speaks = |file: &&source::Source| file.is_of("daemon") || file.is_of("protocol");
+    let control = calls::places(sources.iter().filter(speaks));
     let mut counts: Vec<usize> = control.values().map(std::collections::BTreeSet::len).collect();
     counts.sort_unstable();
     let most = counts.last().copied().unwrap_or(0);
+    if all {
+        for (name, places) in &control {
+            println!("{:4} {name}", places.len());
+            places.iter().for_each(|place| println!("       {place}"));
+        }
+    }
     println!("control calls: {} of them, {:?}, {most}", counts.len(), counts.get(counts.len() / 2));
     let requests = calls::implementations(&sources, "Requests");
     println!(

@@ -1,8 +1,8 @@
 //! The limits of the structure that the project has agreed on.  Each exception stands in a table
 //! of `exceptions`; a table may lose rows, and a figure may only become smaller.
 
-use std::collections::BTreeMap;
-use systx_structure::{cycles, sizes, source};
+use std::collections::{BTreeMap, BTreeSet};
+use systx_structure::{calls, cycles, sizes, source};
 
 /// Lines of code in one function.
 const LINES: usize = 70;
@@ -12,11 +12,16 @@ const FIELDS: usize = 12;
 const FILES: usize = 5;
 /// Modules that depend on each other in one circle.
 const CIRCLE: usize = 4;
+/// Places in which a control call is written: its entry, what the daemon does, and what it does for
+/// guests.
+const PLACES: usize = 3;
 /// Columns of a line, of code and of comments.
 const COLUMNS: usize = 100;
 
 mod exceptions;
-use exceptions::{LARGE_CIRCLES, LONG_FUNCTIONS, SCATTERED_TYPES, WIDE_LINES, WIDE_STRUCTS};
+use exceptions::{
+    FAR_CALLS, LARGE_CIRCLES, LONG_FUNCTIONS, SCATTERED_TYPES, WIDE_LINES, WIDE_STRUCTS,
+};
 
 fn sources(name: &str) -> Vec<source::Source> {
     source::files(&source::workspace(), name).unwrap_or_else(|e| panic!("{name}: {e:#}"))
@@ -84,6 +89,21 @@ fn modules_are_in_small_circles() {
     }
     found.retain(|_, size| *size > CIRCLE);
     agree("modules in a circle", &found, LARGE_CIRCLES);
+}
+
+#[test]
+fn a_control_call_is_written_in_few_places() {
+    let sources: Vec<_> = ["protocol", "daemon"].into_iter().flat_map(sources).collect();
+    let places = calls::places(sources.iter());
+    assert!(places.len() > 30, "{:?}", places.keys());
+    let served = |found: &BTreeSet<String>| found.iter().any(|p| p.contains("/daemon/"));
+    let unserved: Vec<&String> =
+        places.iter().filter(|(_, p)| !served(p)).map(|(name, _)| name).collect();
+    assert_eq!(unserved, ["hello"]);
+    let mut found: BTreeMap<String, usize> =
+        places.into_iter().map(|(name, places)| (name, places.len())).collect();
+    found.retain(|_, places| *places > PLACES);
+    agree("places of a control call", &found, FAR_CALLS);
 }
 
 /// The interfaces between a view and what is below it: a body in one of them would hide that an

@@ -4,7 +4,7 @@ use crate::args::Id;
 use crate::context;
 use crate::output::{self, Out};
 use crate::problem::Problem;
-use systx_protocol::Outcome;
+use systx_protocol::{Outcome, call};
 
 /// Drops it.
 ///
@@ -12,7 +12,7 @@ use systx_protocol::Outcome;
 /// There is no such transaction, or it was decided already.
 pub fn abort(args: &Id, out: Out) -> Result<i32, Problem> {
     let (mut client, id) = context::find_open(&args.id)?;
-    let outcome = client.abort(id)?;
+    let outcome = client.ask(&call::Abort { id })?;
     if out.json {
         out.json("aborted", &outcome);
     } else if let Outcome::Aborted { summary } = &outcome {

@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::Path;
 use systx_base::TxnId;
+use systx_protocol::call;
 use systx_protocol::client::Client;
 use systx_protocol::{End, Target};
 use systx_session::{Answer, Ended, Listen, Started};
@@ -70,7 +71,7 @@ pub fn ask(
     listen: &Listen<'_>,
     out: Out,
 ) -> Result<Asked, Problem> {
-    let summary = client.status(id)?.listed.summary;
+    let summary = client.ask(&call::Status { id })?.listed.summary;
     if output::is_empty(&summary) {
         return Ok(Asked::Answered(End::Abort));
     }
@@ -86,7 +87,8 @@ pub fn ask(
                 "a" | "abort" => return Ok(Asked::Answered(End::Abort)),
                 "d" | "diff" => {
                     let target = Target::Open { id };
-                    let changes = client.diff(target.clone(), Vec::new())?;
+                    let changes =
+                        client.ask(&call::Diff { target: target.clone(), paths: Vec::new() })?;
                     diff::show(client, &target, &changes, DiffFormat::default())?;
                 }
                 _ => {}

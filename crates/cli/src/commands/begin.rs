@@ -59,8 +59,8 @@ pub fn begin(args: &Begin, out: Out) -> Result<i32, Problem> {
         },
     };
     let begun = match &opened {
-        Some(directory) => client.begin_as_guest(wanted, directory.as_fd())?,
-        None => client.begin_open(wanted)?,
+        Some(directory) => client.ask_with(&wanted, &[directory.as_fd()])?,
+        None => client.ask(&wanted)?,
     };
     if out.json {
         out.json("begun", &begun);

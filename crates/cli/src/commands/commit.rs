@@ -6,7 +6,7 @@ use crate::commands::services;
 use crate::output::{self, Out};
 use crate::problem::{CONFLICT, ERROR, OUTSIDE, Problem};
 use crate::{context, progress, render};
-use systx_protocol::{FailureKind, Outcome, Target};
+use systx_protocol::{FailureKind, Outcome, Target, call};
 
 /// Commits it.
 ///
@@ -17,8 +17,8 @@ pub fn commit(args: &Commit, out: Out) -> Result<i32, Problem> {
     progress::show(&mut client, out);
     let paths = context::absolute_paths(&args.paths)?;
     if args.dry_run {
-        let changes: Vec<_> =
-            client.diff(Target::Open { id }, paths)?.into_iter().filter(|c| !c.dropped).collect();
+        let mut changes = client.ask(&call::Diff { target: Target::Open { id }, paths })?;
+        changes.retain(|c| !c.dropped);
         if out.json {
             out.json("would_commit", &changes);
         } else {
@@ -26,8 +26,12 @@ pub fn commit(args: &Commit, out: Out) -> Result<i32, Problem> {
         }
         return Ok(0);
     }
-    let wanted = if paths.is_empty() { client.status(id)?.listed.deferred } else { Vec::new() };
-    let outcome = client.commit(id, paths)?;
+    let wanted = if paths.is_empty() {
+        client.ask(&call::Status { id })?.listed.deferred
+    } else {
+        Vec::new()
+    };
+    let outcome = client.ask(&call::Commit { id, paths })?;
     if out.json {
         out.json("commit", &outcome);
     }

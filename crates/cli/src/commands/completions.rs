@@ -9,6 +9,7 @@ use crate::problem::Problem;
 use clap::CommandFactory;
 use clap_complete::env::{CompleteEnv, Shells};
 use clap_complete::{ArgValueCandidates, CompletionCandidate};
+use systx_protocol::call;
 
 /// Set by the script where the shell asks.
 const ASKED: &str = "SYSTX_COMPLETE";
@@ -80,7 +81,8 @@ fn open_ids() -> Vec<CompletionCandidate> {
 fn committed_ids() -> Vec<CompletionCandidate> {
     let log = || -> Result<_, Problem> {
         let place = context::place(&Where::default())?;
-        Ok(context::connect()?.log(place, Some(LATEST), Vec::new())?)
+        let call = call::Log { place, limit: Some(LATEST), paths: Vec::new() };
+        Ok(context::connect()?.ask(&call)?)
     };
     let offer = |e: &systx_protocol::LogEntry| {
         let what = format!("{}: {}", output::time(e.time), output::short_command(&e.argv, 50));

@@ -4,6 +4,7 @@ use crate::args::{Diff, DiffFormat};
 use crate::output::{self, Out};
 use crate::problem::Problem;
 use crate::{context, render};
+use systx_protocol::call;
 use systx_protocol::client::Client;
 use systx_protocol::{Change, Target};
 
@@ -24,7 +25,7 @@ pub fn diff(args: &Diff, out: Out) -> Result<i32, Problem> {
             }
         }
     };
-    let changes = client.diff(target.clone(), paths)?;
+    let changes = client.ask(&call::Diff { target: target.clone(), paths })?;
     if out.json {
         out.json("changes", &changes);
     } else {

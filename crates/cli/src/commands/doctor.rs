@@ -6,6 +6,7 @@ use crate::problem::{ERROR, Problem};
 use crate::{context, output};
 use serde::Serialize;
 use std::path::Path;
+use systx_protocol::call;
 use systx_protocol::runtime::Runtime;
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
@@ -220,7 +221,7 @@ fn daemon() -> Check {
 
 fn volume(place: systx_protocol::Place) -> Check {
     let what = "volume";
-    let looked = context::connect().and_then(|mut c| Ok(c.inspect(place)?));
+    let looked = context::connect().and_then(|mut c| Ok(c.ask(&call::Inspect(place))?));
     match looked {
         Ok(i) => {
             let mut found =

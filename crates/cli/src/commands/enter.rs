@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use systx_base::TxnId;
+use systx_protocol::call;
 use systx_protocol::client::Client;
 use systx_protocol::{Entered, FailureKind};
 use systx_session::plan::Wish;
@@ -22,8 +23,8 @@ use systx_session::{Backing, Ended, Leftovers, Listen, PlaceToRun, Spec, Started
 pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
     let mut client = context::connect()?;
     let id = context::resolve_open(&mut client, &args.id)?;
-    let status = client.status(id)?.listed;
-    let Entered { volume, others, live, mounted, unprotected } = client.enter(id)?;
+    let status = client.ask(&call::Status { id })?.listed;
+    let Entered { volume, others, live, mounted, unprotected } = client.ask(&call::Enter { id })?;
     let argv = if args.argv.is_empty() {
         let shell = std::env::var_os("SHELL").filter(|s| !s.is_empty());
         vec![shell.unwrap_or_else(|| OsString::from("/bin/sh"))]
@@ -50,7 +51,7 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
         Ok(started) => started,
         Err(e) => {
             if ours {
-                let _ = client.leave(id);
+                let _ = client.ask(&call::Leave { id });
             }
             return Err(e.into());
         }
@@ -65,7 +66,7 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
         }
     }
     if ours {
-        match client.leave(id) {
+        match client.ask(&call::Leave { id }) {
             Err(f) if f.kind == FailureKind::NotFound => {
                 out.say(&format!("transaction {id} was ended from outside meanwhile"));
             }

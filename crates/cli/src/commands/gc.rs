@@ -15,7 +15,7 @@ pub fn gc(args: &Gc, out: Out) -> Result<i32, Problem> {
     let mut client = context::connect()?;
     let request =
         protocol::Gc { place, keep: args.keep, max_bytes: args.max_size, dry_run: args.dry_run };
-    let done = client.gc(request)?;
+    let done = client.ask(&request)?;
     if out.json {
         out.json("collected", &done);
     } else {

@@ -3,6 +3,7 @@
 use crate::context;
 use crate::output::{self, Out};
 use crate::problem::Problem;
+use systx_protocol::call;
 use systx_protocol::runtime::Runtime;
 use systx_protocol::{Listed, State};
 
@@ -38,15 +39,15 @@ pub fn list(out: Out) -> Result<i32, Problem> {
 /// The open transactions.  Without a daemon there are none: it is not started to say so.
 pub fn open() -> Result<Vec<Listed>, Problem> {
     if context::inside().is_some() {
-        return Ok(context::connect()?.list()?);
+        return Ok(context::connect()?.ask(&call::List)?);
     }
     let mut open = match Runtime::find()?.connect()? {
-        Some(mut client) => client.list()?,
+        Some(mut client) => client.ask(&call::List)?,
         None => Vec::new(),
     };
     // Those that this user has in guarded directories.
     if let Some(mut client) = context::connect_as_guest()? {
-        open.extend(client.list()?);
+        open.extend(client.ask(&call::List)?);
     }
     Ok(open)
 }

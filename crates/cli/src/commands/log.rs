@@ -4,7 +4,7 @@ use crate::args::Log;
 use crate::context;
 use crate::output::{self, Out};
 use crate::problem::Problem;
-use systx_protocol::LogEntry;
+use systx_protocol::{LogEntry, call};
 
 /// Lists them.
 ///
@@ -14,7 +14,7 @@ pub fn log(args: &Log, out: Out) -> Result<i32, Problem> {
     let place = context::place(&args.place)?;
     let mut client = context::connect()?;
     let paths = context::absolute_paths(&args.paths)?;
-    let entries = client.log(place, args.limit, paths)?;
+    let entries = client.ask(&call::Log { place, limit: args.limit, paths })?;
     if out.json {
         out.json("log", &entries);
     } else if entries.is_empty() && args.limit != Some(0) {

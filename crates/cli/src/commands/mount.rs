@@ -7,6 +7,7 @@ use crate::output::{self, Out};
 use crate::problem::{CONFLICT, Problem, USAGE};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use systx_protocol::call;
 use systx_protocol::modes;
 use systx_protocol::runtime::Runtime;
 use systx_protocol::{
@@ -47,7 +48,7 @@ pub fn mount(args: &Mount, out: Out) -> Result<i32, Problem> {
         fast_open: args.fast_open,
         certifier: args.certifier.as_deref().map(absolute).transpose()?.map(HostPath::from),
     };
-    let guarded = match context::connect()?.mount(request)? {
+    let guarded = match context::connect()?.ask(&request)? {
         Mounted::Guarded(guarded) => guarded,
         Mounted::InUse { holders } => {
             let text = format!(
@@ -96,7 +97,7 @@ fn mount_volume(file: &Path, on: &Path, args: &Mount, out: Out) -> Result<i32, P
         snapshot,
         threads,
     };
-    let mounted = context::connect()?.mount_volume(request)?;
+    let mounted = context::connect()?.ask(&request)?;
     if out.json {
         out.json("mounted", &mounted);
     } else {
@@ -139,7 +140,7 @@ fn shown(volume: &MountedVolume) -> String {
 pub fn umount(args: &Umount, out: Out) -> Result<i32, Problem> {
     let dir = resolved(&args.dir).or_else(|_| entry(&args.dir))?;
     let request = systx_protocol::Umount { dir: HostPath::from(dir.as_path()), force: args.force };
-    match context::connect()?.umount(request)? {
+    match context::connect()?.ask(&request)? {
         Unmounted::Done { dir, cut, notes } => {
             if out.json {
                 let done = Unmounted::Done { dir, cut, notes };
@@ -237,12 +238,12 @@ pub(crate) fn mounted() -> Result<(Vec<GuardedDir>, Vec<MountedVolume>), Problem
     let runtime = Runtime::find()?;
     if context::inside().is_none() && !runtime.has_guarded() {
         return Ok(match runtime.connect()? {
-            Some(mut client) => (client.guarded()?, client.volumes()?),
+            Some(mut client) => (client.ask(&call::Guarded)?, client.ask(&call::Volumes)?),
             None => (Vec::new(), Vec::new()),
         });
     }
     let mut client = context::connect()?;
-    Ok((client.guarded()?, client.volumes()?))
+    Ok((client.ask(&call::Guarded)?, client.ask(&call::Volumes)?))
 }
 
 /// Without symbolic links.

@@ -23,7 +23,7 @@ pub fn protect(args: &Protect, out: Out) -> Result<i32, Problem> {
         mnt_ns: mount::namespace()?,
     };
     let listed = about.path.is_none();
-    let found = context::connect()?.protect(about)?;
+    let found = context::connect()?.ask(&about)?;
     if out.json {
         match found.first().filter(|_| !listed) {
             Some(one) => out.json("protection", one),
@@ -52,7 +52,7 @@ pub fn protect(args: &Protect, out: Out) -> Result<i32, Problem> {
 /// The list cannot be used, or the daemon does not answer.
 pub(super) fn marks() -> Result<Vec<HostPath>, Problem> {
     let about = protocol::Protect { path: None, change: None, mnt_ns: 0 };
-    let all = context::connect()?.protect(about)?;
+    let all = context::connect()?.ask(&about)?;
     Ok(all.into_iter().filter(|one| !one.protected).map(|one| one.path).collect())
 }
 

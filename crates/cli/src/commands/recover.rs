@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use systx_protocol::stores::{Noted, STORE_DIR, own_store};
-use systx_protocol::{HostPath, Place, Recovered};
+use systx_protocol::{HostPath, Place, Recovered, call};
 use systx_session::mountinfo::{self, Mount};
 
 /// Recovers the store of one volume, or of all.
@@ -32,7 +32,7 @@ pub fn recover(args: &Recover, out: Out) -> Result<i32, Problem> {
 fn ask(place: Place, trusted: bool, out: Out) -> Result<Recovered, Problem> {
     let mut client = context::connect()?;
     progress::show(&mut client, out);
-    Ok(client.recover(place, trusted)?)
+    Ok(client.ask(&call::Recover { place, trusted })?)
 }
 
 /// What happened to one store, in words; the exit code.

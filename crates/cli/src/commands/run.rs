@@ -20,6 +20,7 @@ use systx_protocol::{
     Action, Attach, Begin, Begun, Class, Conflict, End, Failure, FailureKind, Finish, HostPath,
     Isolation, Listed, Opponent, Outcome, Place, Rule, Summary, Transport, VolumeFacts,
 };
+use systx_protocol::{call, wire};
 use systx_session::plan::{Guarded, Wish};
 use systx_session::stand_in::StandIns;
 use systx_session::{
@@ -215,7 +216,7 @@ impl Runner<'_> {
     fn attempt(&mut self) -> Result<Attempt, Problem> {
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| Problem::new(format!("eventfd: {e}")))?;
-        let begun = self.client.begin(self.begin(), doorbell.as_fd())?;
+        let begun = self.client.ask_with(&self.begin(), &[doorbell.as_fd()])?;
         self.timestamp = Some(begun.timestamp);
         for note in &begun.notes {
             self.out.say(note);
@@ -326,7 +327,7 @@ impl Runner<'_> {
             let deferred = Vec::new();
             let finish = Finish { id: begun.id, end: End::Abort, code: None, deferred };
             // If this fails too, the end of the connection has the same effect.
-            let _ = self.client.finish(finish, &[]);
+            let _ = self.client.ask(&finish);
             Problem::from(e)
         })
     }
@@ -380,7 +381,7 @@ impl Runner<'_> {
 
     /// Why the transaction lost.
     fn doom(&mut self, id: TxnId) -> Result<Why, Problem> {
-        match self.client.doom(id) {
+        match self.client.ask(&call::Doom { id }) {
             Err(f) if f.kind == FailureKind::NotFound => Ok(Why::Elsewhere(f.message)),
             conflict => Ok(Why::Lost(conflict?)),
         }
@@ -389,14 +390,16 @@ impl Runner<'_> {
     fn finish(&mut self, after: &mut After, end: End, why: Why) -> Result<Attempt, Problem> {
         let code = after.what_happened().code();
         let wanted = services::parse(&after.started.deferred());
-        let listed = self.client.status(after.id).map(|status| status.listed);
+        let listed = self.client.ask(&call::Status { id: after.id }).map(|status| status.listed);
         let of = |is: fn(&Listed) -> bool| listed.as_ref().is_ok_and(is);
         let limited = self.args.limit_size.filter(|_| of(|t| t.limited));
         let full = of(|t| t.full);
         let finish = Finish { id: after.id, end, code, deferred: wanted.clone() };
         // What is kept may be entered at once: its first view is over by then.
         let open = after.started.slow_to_close(end != End::Keep);
-        let outcome = self.client.finish(finish, &open);
+        // Of more than fit, this process closes the rest itself.
+        let open: Vec<_> = open.iter().take(wire::MAX_FDS).map(AsFd::as_fd).collect();
+        let outcome = self.client.ask_with(&finish, &open);
         after.started.close_views();
         let (outcome, why) = match outcome {
             Err(f) if f.kind == FailureKind::NotFound => {
@@ -568,7 +571,8 @@ impl Runner<'_> {
             let left = self.deadline.map(|d| d.saturating_duration_since(Instant::now()));
             let limit = left.map_or(WINNER_LIMIT, |l| l.min(WINNER_LIMIT));
             // Whatever the answer, the next attempt will show.
-            let _ = self.client.wait_for(*id, limit);
+            let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+            let _ = self.client.ask(&call::WaitFor { id: *id, limit_ms });
         } else {
             let exponent = self.losses.min(6);
             std::thread::sleep(Duration::from_millis(5 << exponent));
@@ -776,7 +780,7 @@ pub fn serve(
         let ViewFacts { volume, pid, mnt_ns, connection } = facts;
         let rules = if volume == 0 { places.clone() } else { Vec::new() };
         let attach = Attach { id, volume, pid, mnt_ns, connection, rules };
-        let attached = client.attach(attach, fuse)?;
+        let attached = client.ask_with(&attach, &[fuse.as_fd()])?;
         let how = match attached.transport {
             Transport::IoUring => "io_uring",
             _ => "/dev/fuse",

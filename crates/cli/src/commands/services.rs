@@ -14,6 +14,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use systx_base::TxnId;
+use systx_protocol::call;
 use systx_protocol::client::Client;
 use systx_protocol::{Action, Deferred, HostPath, Settle};
 use systx_session::Fill;
@@ -145,7 +146,7 @@ pub fn carry_out(
         ));
     }
     if left.len() < done.len()
-        && let Err(e) = client.settle(Settle { place: None, id, left })
+        && let Err(e) = client.ask(&Settle { place: None, id, left })
     {
         out.warn(&format!("it was done, but the list still has it: {e}"));
     }
@@ -195,7 +196,7 @@ fn execute(action: &[HostPath]) -> Result<(), String> {
 pub fn services(args: &Services, out: Out) -> Result<i32, Problem> {
     let place = context::place(&args.place)?;
     let mut client = context::connect()?;
-    let waiting = client.deferred(Some(place))?;
+    let waiting = client.ask(&call::Deferred(Some(place)))?;
     let wanted = args.run.as_ref().or(args.drop.as_ref());
     let Some(prefix) = wanted else {
         if out.json {

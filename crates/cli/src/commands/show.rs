@@ -6,6 +6,7 @@ use crate::context;
 use crate::output::{self, Out};
 use crate::problem::Problem;
 use serde::Serialize;
+use systx_protocol::call;
 use systx_protocol::{Change, LogEntry, Target};
 
 #[derive(Serialize)]
@@ -22,7 +23,8 @@ struct Shown<'a> {
 pub fn show(args: &Show, out: Out) -> Result<i32, Problem> {
     let place = context::place(&args.place)?;
     let mut client = context::connect()?;
-    let entries = client.log(place.clone(), None, Vec::new())?;
+    let entries =
+        client.ask(&call::Log { place: place.clone(), limit: None, paths: Vec::new() })?;
     let ids: Vec<_> = entries.iter().map(|e| e.id).collect();
     let id = context::resolve(&args.id, &ids, "committed")
         .map_err(|p| p.hint("`systx log` shows them; -C DIR or --root DIR names another volume"))?;
@@ -30,7 +32,7 @@ pub fn show(args: &Show, out: Out) -> Result<i32, Problem> {
         return Err(Problem::new(format!("no committed transaction {id}")));
     };
     let target = Target::Committed { place, id };
-    let changes = client.diff(target.clone(), Vec::new())?;
+    let changes = client.ask(&call::Diff { target: target.clone(), paths: Vec::new() })?;
     if out.json {
         out.json("transaction", &Shown { entry, changes: &changes });
         return Ok(0);

@@ -147,7 +147,7 @@ pub(super) fn of_mounted(
     change: SnapshotChange,
 ) -> Result<Vec<VolumeSnapshot>, Problem> {
     let about = protocol::Snapshots { volume: at.file.clone(), change };
-    Ok(context::connect()?.snapshots(about)?)
+    Ok(context::connect()?.ask(&about)?)
 }
 
 /// The mount of a volume that the daemon has, by its image or where it is mounted; the live one

@@ -6,6 +6,7 @@ use crate::output::{self, Out};
 use crate::problem::Problem;
 use crate::{classes, context};
 use systx_base::TxnId;
+use systx_protocol::call;
 use systx_protocol::runtime::Runtime;
 use systx_protocol::{FailureKind, Isolation, Listed, State, Status};
 
@@ -49,13 +50,13 @@ pub fn status(args: &OptionalId, out: Out) -> Result<i32, Problem> {
 /// One that is listed as open, by the daemon that has it.
 fn detail(id: TxnId) -> Result<Status, Problem> {
     if let Some(mut client) = Runtime::find()?.connect()? {
-        match client.status(id) {
+        match client.ask(&call::Status { id }) {
             Err(f) if f.kind == FailureKind::NotFound => {}
             answer => return Ok(answer?),
         }
     }
     match context::connect_as_guest()? {
-        Some(mut client) => Ok(client.status(id)?),
+        Some(mut client) => Ok(client.ask(&call::Status { id })?),
         None => Err(Problem::new(format!("transaction {id} has ended meanwhile"))),
     }
 }
@@ -63,7 +64,7 @@ fn detail(id: TxnId) -> Result<Status, Problem> {
 /// What committed transactions of this volume, and of those that are in use, still want done.
 fn tell_waiting(out: Out) {
     let Ok(Some(mut client)) = Runtime::find().and_then(|r| r.connect()) else { return };
-    let waiting = client.deferred(None).unwrap_or_default();
+    let waiting = client.ask(&call::Deferred(None)).unwrap_or_default();
     for action in waiting.iter().flat_map(|d| d.actions.iter().map(move |a| (d.id, a))) {
         out.say(&format!("not done yet, wanted by {}: {}", action.0, output::command(action.1)));
     }

@@ -15,6 +15,7 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 use systx_base::Time;
 use systx_protocol::VolumeActivity;
+use systx_protocol::call;
 use systx_protocol::runtime::Runtime;
 
 /// Shows it.  On a terminal the picture is redrawn in place; else one follows the other.
@@ -94,7 +95,7 @@ impl Looks {
     fn again(&mut self) -> Result<Sample, Problem> {
         // Without a daemon nothing goes on: it is not started to say so.
         let volumes = match Runtime::find()?.connect()? {
-            Some(mut client) => client.top()?,
+            Some(mut client) => client.ask(&call::Top)?,
             None => Vec::new(),
         };
         let now = Instant::now();

@@ -5,7 +5,7 @@ use crate::commands::commit;
 use crate::output::{self, Out};
 use crate::problem::Problem;
 use crate::{context, progress, render};
-use systx_protocol::{self as protocol, Undone};
+use systx_protocol::{self as protocol, Undone, call};
 
 /// Undoes a committed transaction, or a part of it.
 ///
@@ -34,7 +34,10 @@ fn take_back(args: &Undo, redo: bool, out: Out) -> Result<i32, Problem> {
         None => None,
     };
     let request = protocol::Undo { place, id, paths, dry_run: args.dry_run };
-    let undone = if redo { client.redo(request)? } else { client.undo(request)? };
+    let undone = match redo {
+        true => client.ask(&call::Redo(request))?,
+        false => client.ask(&request)?,
+    };
     if out.json {
         out.json(if redo { "redo" } else { "undo" }, &undone);
     }

@@ -6,19 +6,21 @@ use crate::chores::Noted;
 use crate::classes::of_class;
 use crate::patterns::Patterns;
 use crate::processes::Visitor;
+use crate::protocol::call::{self, Calls, Reply, Request};
 use crate::protocol::*;
 use crate::transaction::{Ended, Lives, Terms, Transaction, Whose, engine_isolation};
 use crate::urgency::{self, LastThread, OfLast};
+use crate::wire;
 use crate::{deferred, descriptors, history, processes, runs, stopped, top, transports};
 use std::collections::HashSet;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use systx_base::TxnId;
 use systx_fuse::FileLocks;
 use systx_txn::BeginOptions;
 
-impl Control for Daemon {
-    fn begin(&self, peer: Peer, begin: Begin, doorbell: Doorbell) -> Result<Begun, Failure> {
+impl Calls for Daemon {
+    fn begin(&self, asker: &mut Asker, begin: Begin) -> Result<Begun, Failure> {
+        let (peer, doorbell) = (asker.peer, asker.begins()?);
         let volume = self.table.volumes.at(&begin.place)?;
         let patterns = Patterns::compile(&of_class(&begin.rules, Class::NoCommit))?;
         let merged = Patterns::compile(&of_class(&begin.rules, Class::AppendMerge))?;
@@ -69,14 +71,16 @@ impl Control for Daemon {
         let volume = facts
             .next()
             .ok_or_else(|| Failure::new(FailureKind::Internal, "a transaction without a volume"))?;
+        asker.runs.insert(id);
         Ok(Begun { id, timestamp, volume, others: facts.collect(), notes, details, unprotected })
     }
 
-    fn begin_open(&self, peer: Peer, begin: BeginOpen) -> Result<BegunOpen, Failure> {
-        self.begin_with_path(peer, begin, None)
+    fn begin_open(&self, asker: &mut Asker, begin: BeginOpen) -> Result<BegunOpen, Failure> {
+        self.begin_with_path(asker.peer, begin, None)
     }
 
-    fn attach(&self, attach: Attach, fuse: OwnedFd) -> Result<Attached, Failure> {
+    fn attach(&self, asker: &mut Asker, attach: Attach) -> Result<Attached, Failure> {
+        let fuse = asker.descriptor()?;
         let txn = self.table.get(attach.id)?;
         let part = txn.part(attach.volume).ok_or_else(|| {
             let text = format!("transaction {} has no volume {}", attach.id, attach.volume);
@@ -107,41 +111,44 @@ impl Control for Daemon {
         Ok(Attached { transport })
     }
 
-    fn finish(&self, finish: Finish) -> Result<Outcome, Failure> {
+    fn finish(&self, asker: &mut Asker, finish: Finish) -> Result<Outcome, Failure> {
+        asker.ends();
         let txn = self.table.get(finish.id)?;
         let _turn = self.table.turn(&txn)?;
         let size = runs::size_of(&txn);
         let outcome = self.end_run(&txn, finish);
         self.table.runs.ends(&txn, size, &outcome);
+        asker.runs.remove(&txn.id);
         Ok(outcome)
     }
 
-    fn doom(&self, id: TxnId) -> Result<Option<Conflict>, Failure> {
-        Ok(self.table.get(id)?.conflict(&*self.table))
+    fn doom(&self, _: &mut Asker, call: call::Doom) -> Result<Option<Conflict>, Failure> {
+        Ok(self.table.get(call.id)?.conflict(&*self.table))
     }
 
-    fn wait_for(&self, id: TxnId, limit_ms: u64) -> Result<bool, Failure> {
-        Ok(self.table.wait_for(id, limit_ms))
+    fn wait_for(&self, _: &mut Asker, call: call::WaitFor) -> Result<bool, Failure> {
+        Ok(self.table.wait_for(call.id, call.limit_ms))
     }
 
-    fn list(&self) -> Result<Vec<Listed>, Failure> {
+    fn list(&self, _: &mut Asker, _: call::List) -> Result<Vec<Listed>, Failure> {
         let open = self.table.open();
         let mut listed: Vec<_> = open.iter().map(|t| t.listed(&*self.table)).collect();
         listed.sort_by_key(|t| (t.begun, t.id));
         Ok(listed)
     }
 
-    fn top(&self) -> Result<Vec<VolumeActivity>, Failure> {
+    fn top(&self, _: &mut Asker, _: call::Top) -> Result<Vec<VolumeActivity>, Failure> {
         Ok(top::activity(&self.table))
     }
 
-    fn status(&self, id: TxnId) -> Result<Status, Failure> {
-        let txn = self.table.get(id)?;
+    fn status(&self, _: &mut Asker, call: call::Status) -> Result<Status, Failure> {
+        let txn = self.table.get(call.id)?;
         Ok(Status { listed: txn.listed(&*self.table), classes: txn.classes() })
     }
 
-    fn diff(&self, target: Target, mut paths: Vec<HostPath>) -> Result<Vec<Change>, Failure> {
-        let mut changes = match target {
+    fn diff(&self, _: &mut Asker, call: call::Diff) -> Result<Vec<Change>, Failure> {
+        let mut paths = call.paths;
+        let mut changes = match call.target {
             Target::Open { id } => {
                 let txn = self.table.get(id)?;
                 paths = as_on_the_host(&txn, paths);
@@ -157,27 +164,21 @@ impl Control for Daemon {
         Ok(changes)
     }
 
-    fn content(
-        &self,
-        target: Target,
-        path: HostPath,
-        version: Version,
-        limit: u64,
-    ) -> Result<Content, Failure> {
-        match target {
-            Target::Open { id } => self.table.get(id)?.content(&path, version, limit, None),
-            Target::Committed { place, id } => history::content(
-                &self.table,
-                &*self.table.volumes.at(&place)?,
-                id,
-                &path,
-                version,
-                limit,
-            ),
-        }
+    fn content(&self, asker: &mut Asker, call: call::Content) -> Result<Content, Failure> {
+        let call::Content { target, path, version, limit } = call;
+        let limit = limit.min(wire::MAX_BLOB as u64);
+        let content = match target {
+            Target::Open { id } => self.table.get(id)?.content(&path, version, limit, None)?,
+            Target::Committed { place, id } => {
+                let volume = self.table.volumes.at(&place)?;
+                history::content(&self.table, &volume, id, &path, version, limit)?
+            }
+        };
+        Ok(beside(asker, content))
     }
 
-    fn commit(&self, id: TxnId, paths: Vec<HostPath>) -> Result<Outcome, Failure> {
+    fn commit(&self, _: &mut Asker, call: call::Commit) -> Result<Outcome, Failure> {
+        let call::Commit { id, paths } = call;
         let txn = self.table.get(id)?;
         if txn.state() == State::Running {
             return Err(Failure::new(
@@ -225,27 +226,12 @@ impl Control for Daemon {
         })
     }
 
-    fn abort(&self, peer: Peer, id: TxnId) -> Result<Outcome, Failure> {
-        let txn = self.table.get(id)?;
-        if txn.state() == State::Committing {
-            return Err(Failure::new(
-                FailureKind::State,
-                format!("transaction {id} is decided and cannot be aborted any more"),
-            ));
-        }
-        let _turn = self.table.turn(&txn)?;
-        let running = txn.visitor();
-        // Before anybody can notice: the processes that end now have a client that asks why.
-        self.table.note_abort(id, processes::described(peer.pid, peer.uid));
-        let summary = txn.abort();
-        if let Some(visitor) = running {
-            visitor.end_all();
-        }
-        self.table.retire(&txn, false);
-        Ok(Outcome::Aborted { summary })
+    fn abort(&self, asker: &mut Asker, call: call::Abort) -> Result<Outcome, Failure> {
+        self.drop_open(asker.peer, call.id)
     }
 
-    fn enter(&self, _peer: Peer, id: TxnId) -> Result<Entered, Failure> {
+    fn enter(&self, asker: &mut Asker, call: call::Enter) -> Result<Entered, Failure> {
+        let id = call.id;
         let txn = self.table.get(id)?;
         match txn.state() {
             State::Running | State::Kept | State::Open => {}
@@ -267,47 +253,47 @@ impl Control for Daemon {
         };
         let others = txn.others().iter().map(|o| o.volume.facts()).collect();
         let unprotected = txn.told.unprotected();
+        if live.is_none() && mounted.is_none() {
+            asker.runs.insert(id);
+        }
         Ok(Entered { volume: txn.volume.facts(), others, live, mounted, unprotected })
     }
 
-    fn leave(&self, id: TxnId) -> Result<(), Failure> {
-        self.table.get(id)?.vacated();
+    fn leave(&self, asker: &mut Asker, call: call::Leave) -> Result<(), Failure> {
+        self.table.get(call.id)?.vacated();
+        asker.runs.remove(&call.id);
         Ok(())
     }
 
-    fn log(
-        &self,
-        place: Place,
-        limit: Option<u64>,
-        paths: Vec<HostPath>,
-    ) -> Result<Vec<LogEntry>, Failure> {
-        history::log(&self.table, &*self.table.volumes.at(&place)?, limit, &paths)
+    fn log(&self, _: &mut Asker, call: call::Log) -> Result<Vec<LogEntry>, Failure> {
+        let volume = self.table.volumes.at(&call.place)?;
+        history::log(&self.table, &volume, call.limit, &call.paths)
     }
 
-    fn deferred(&self, place: Option<Place>) -> Result<Vec<Deferred>, Failure> {
+    fn deferred(&self, _: &mut Asker, call: call::Deferred) -> Result<Vec<Deferred>, Failure> {
         let volumes = &self.table.volumes;
-        let volume = place.map(|place| volumes.at(&place)).transpose()?;
+        let volume = call.0.map(|place| volumes.at(&place)).transpose()?;
         deferred::listed(volumes.ledger(), volume.as_deref())
     }
 
-    fn settle(&self, settle: Settle) -> Result<(), Failure> {
+    fn settle(&self, _: &mut Asker, settle: Settle) -> Result<(), Failure> {
         let volumes = &self.table.volumes;
         let volume = settle.place.map(|place| volumes.at(&place)).transpose()?;
         deferred::settle(volumes.ledger(), volume.as_deref(), settle.id, &settle.left)
     }
 
-    fn undo(&self, peer: Peer, undo: Undo) -> Result<Undone, Failure> {
-        history::undo(&self.table, peer, &undo, history::Direction::Undo)
+    fn undo(&self, asker: &mut Asker, undo: Undo) -> Result<Undone, Failure> {
+        history::undo(&self.table, asker.peer, &undo, history::Direction::Undo)
     }
 
-    fn redo(&self, peer: Peer, undo: Undo) -> Result<Undone, Failure> {
-        history::undo(&self.table, peer, &undo, history::Direction::Redo)
+    fn redo(&self, asker: &mut Asker, redo: call::Redo) -> Result<Undone, Failure> {
+        history::undo(&self.table, asker.peer, &redo.0, history::Direction::Redo)
     }
 
-    fn recover(&self, place: Place, trusted: bool) -> Result<Recovered, Failure> {
+    fn recover(&self, _: &mut Asker, call: call::Recover) -> Result<Recovered, Failure> {
         // Opening a store recovers it.  In an open one, what a dead client left behind is either
         // being committed or about to be aborted: wait for that, so that the tree is at rest.
-        let volume = self.table.volumes.open_place(&place, trusted)?;
+        let volume = self.table.volumes.open_place(&call.place, call.trusted)?;
         let _store = volume.existing()?;
         self.table.wait_for_the_dead(&volume);
         let finished = systx_commit::finish_late(&volume.site, &mut HashSet::new())
@@ -326,16 +312,16 @@ impl Control for Daemon {
         Ok(recovered)
     }
 
-    fn gc(&self, gc: Gc) -> Result<Collected, Failure> {
+    fn gc(&self, _: &mut Asker, gc: Gc) -> Result<Collected, Failure> {
         history::gc(&*self.table.volumes.at(&gc.place)?, &gc)
     }
 
-    fn inspect(&self, place: Place) -> Result<Inspected, Failure> {
-        Ok(self.table.volumes.at(&place)?.inspected())
+    fn inspect(&self, _: &mut Asker, call: call::Inspect) -> Result<Inspected, Failure> {
+        Ok(self.table.volumes.at(&call.0)?.inspected())
     }
 
-    fn mount(&self, peer: Peer, mount: Mount) -> Result<Mounted, Failure> {
-        let mounted = self.guards.guard(peer, &mount);
+    fn mount(&self, asker: &mut Asker, mount: Mount) -> Result<Mounted, Failure> {
+        let mounted = self.guards.guard(asker.peer, &mount);
         self.table.chores.are_due();
         if matches!(mounted, Ok(Mounted::Guarded(_))) {
             self.take_guests();
@@ -343,28 +329,34 @@ impl Control for Daemon {
         mounted
     }
 
-    fn umount(&self, peer: Peer, umount: Umount) -> Result<Unmounted, Failure> {
-        self.guards.unguard(peer, &umount)
+    fn umount(&self, asker: &mut Asker, umount: Umount) -> Result<Unmounted, Failure> {
+        self.guards.unguard(asker.peer, &umount)
     }
 
-    fn guarded(&self) -> Result<Vec<GuardedDir>, Failure> {
+    fn guarded(&self, _: &mut Asker, _: call::Guarded) -> Result<Vec<GuardedDir>, Failure> {
         Ok(self.guards.listed())
     }
 
-    fn mount_volume(&self, _: Peer, mount: MountVolume) -> Result<MountedVolume, Failure> {
+    fn mount_volume(&self, _: &mut Asker, mount: MountVolume) -> Result<MountedVolume, Failure> {
         self.guards.mount_volume(&mount)
     }
 
-    fn volumes(&self) -> Result<Vec<MountedVolume>, Failure> {
+    fn volumes(&self, _: &mut Asker, _: call::Volumes) -> Result<Vec<MountedVolume>, Failure> {
         Ok(self.guards.volumes())
     }
 
-    fn snapshots(&self, about: Snapshots) -> Result<Vec<VolumeSnapshot>, Failure> {
+    fn snapshots(&self, _: &mut Asker, about: Snapshots) -> Result<Vec<VolumeSnapshot>, Failure> {
         self.guards.snapshots(&about)
     }
 
-    fn protect(&self, peer: Peer, about: Protect) -> Result<Vec<Protection>, Failure> {
-        self.protection(peer, &about)
+    fn protect(&self, asker: &mut Asker, about: Protect) -> Result<Vec<Protection>, Failure> {
+        self.protection(asker.peer, &about)
+    }
+}
+
+impl Control for Daemon {
+    fn answer(&self, asker: &mut Asker, request: &Request) -> Result<Reply, Failure> {
+        self.call(asker, request)
     }
 
     fn client_gone(&self, id: TxnId) {
@@ -409,7 +401,34 @@ impl Control for Daemon {
     }
 }
 
+/// Has the bytes of a content travel beside it.
+pub(super) fn beside(asker: &mut Asker, content: Content) -> Content {
+    asker.beside = content.bytes;
+    Content { bytes: Vec::new(), ..content }
+}
+
 impl Daemon {
+    /// Drops an open transaction, for `peer`.
+    pub(super) fn drop_open(&self, peer: Peer, id: TxnId) -> Result<Outcome, Failure> {
+        let txn = self.table.get(id)?;
+        if txn.state() == State::Committing {
+            return Err(Failure::new(
+                FailureKind::State,
+                format!("transaction {id} is decided and cannot be aborted any more"),
+            ));
+        }
+        let _turn = self.table.turn(&txn)?;
+        let running = txn.visitor();
+        // Before anybody can notice: the processes that end now have a client that asks why.
+        self.table.note_abort(id, processes::described(peer.pid, peer.uid));
+        let summary = txn.abort();
+        if let Some(visitor) = running {
+            visitor.end_all();
+        }
+        self.table.retire(&txn, false);
+        Ok(Outcome::Aborted { summary })
+    }
+
     /// Ends a transaction whose command has ended.
     fn end_run(&self, txn: &Transaction, finish: Finish) -> Outcome {
         if finish.end != End::Commit

@@ -1,13 +1,15 @@
 //! What another user's request does: a filter before and after what everybody's does.
 
 use super::Daemon;
+use super::control::beside;
 use crate::describe::for_user;
 use crate::guests::{Answer, Guests};
 use crate::mounts;
 use crate::path_views::ForGuest;
+use crate::protocol::call::{self, Calls, GuestCalls, Request};
 use crate::protocol::{
-    BeginOpen, BegunOpen, Control, Failure, FailureKind, HostPath, Isolation, Listed, Outcome,
-    Peer, Place, Reply, Request, Status, Target,
+    Asker, BeginOpen, BegunOpen, Change, Content, Failure, FailureKind, HostPath, Isolation,
+    Listed, Outcome, Peer, Place, Status, Target,
 };
 use crate::transaction::Transaction;
 use crate::volume::OpenVolume;
@@ -19,58 +21,61 @@ use systx_base::{TxnId, Uid};
 use systx_protocol::is_below;
 use systx_protocol::modes::{self, Way};
 
-/// All that a guest can ask for.
-fn answer(
-    daemon: &Daemon,
-    peer: Peer,
-    request: Request,
-    mut fds: Vec<OwnedFd>,
-) -> Result<(Reply, Vec<u8>), Failure> {
-    let own = |id| daemon.of_guest(id, peer.uid);
-    let reply = match request {
-        Request::BeginOpen(begin) => {
-            let one = fds.pop().filter(|_| fds.is_empty());
-            let dir = one.ok_or_else(|| {
-                Failure::new(FailureKind::Invalid, "exactly one descriptor is needed")
-            })?;
-            Reply::BegunOpen(daemon.begin_for_guest(peer, begin, &dir)?)
+/// What the daemon answers to guests, each of whom has transactions of its own.
+struct ToGuests<'a>(&'a Daemon);
+
+impl GuestCalls for ToGuests<'_> {
+    fn begin_open(&self, asker: &mut Asker, begin: BeginOpen) -> Result<BegunOpen, Failure> {
+        let dir = asker.descriptor()?;
+        self.0.begin_for_guest(asker.peer, begin, &dir)
+    }
+
+    fn list(&self, asker: &mut Asker, call: call::List) -> Result<Vec<Listed>, Failure> {
+        let mut all = self.0.list(asker, call)?;
+        let uid = asker.peer.uid;
+        all.retain(|t| self.0.of_guest(t.id, uid).is_ok());
+        Ok(all.into_iter().map(|t| listed(t, uid)).collect())
+    }
+
+    fn status(&self, asker: &mut Asker, call: call::Status) -> Result<Status, Failure> {
+        self.0.of_guest(call.id, asker.peer.uid)?;
+        let Status { listed: open, classes } = self.0.status(asker, call)?;
+        Ok(Status { listed: listed(open, asker.peer.uid), classes })
+    }
+
+    fn diff(&self, asker: &mut Asker, call: call::Diff) -> Result<Vec<Change>, Failure> {
+        self.of_target(asker, &call.target)?;
+        self.0.diff(asker, call)
+    }
+
+    fn content(&self, asker: &mut Asker, call: call::Content) -> Result<Content, Failure> {
+        let txn = self.of_target(asker, &call.target)?;
+        // Of the guest's own files only: who may remove a file, or write it, may not always
+        // read it. And of what is read, not of what had that name a moment before.
+        let limit = call.limit.min(wire::MAX_BLOB as u64);
+        let content = txn.content(&call.path, call.version, limit, Some(asker.peer.uid))?;
+        Ok(beside(asker, content))
+    }
+
+    fn commit(&self, asker: &mut Asker, call: call::Commit) -> Result<Outcome, Failure> {
+        self.0.of_guest(call.id, asker.peer.uid)?;
+        Ok(outcome(self.0.commit(asker, call)?, asker.peer.uid))
+    }
+
+    fn abort(&self, asker: &mut Asker, call: call::Abort) -> Result<Outcome, Failure> {
+        self.0.of_guest(call.id, asker.peer.uid)?;
+        Ok(outcome(self.0.abort(asker, call)?, asker.peer.uid))
+    }
+}
+
+impl ToGuests<'_> {
+    /// A transaction of this guest that is open: what has been committed is everybody's.
+    fn of_target(&self, asker: &Asker, target: &Target) -> Result<Arc<Transaction>, Failure> {
+        match target {
+            Target::Open { id } => self.0.of_guest(*id, asker.peer.uid),
+            Target::Committed { .. } => Err(call::not_for_guests()),
         }
-        Request::List => {
-            let mut all = daemon.list()?;
-            all.retain(|t| own(t.id).is_ok());
-            Reply::List(all.into_iter().map(|t| listed(t, peer.uid)).collect())
-        }
-        Request::Status { id } => {
-            own(id)?;
-            let Status { listed: open, classes } = daemon.status(id)?;
-            Reply::Status(Box::new(Status { listed: listed(open, peer.uid), classes }))
-        }
-        Request::Diff { target: Target::Open { id }, paths } => {
-            own(id)?;
-            Reply::Changes(daemon.diff(Target::Open { id }, paths)?)
-        }
-        Request::Content { target: Target::Open { id }, path, version, limit } => {
-            // Of the guest's own files only: who may remove a file, or write it, may not always
-            // read it. And of what is read, not of what had that name a moment before.
-            let limit = limit.min(wire::MAX_BLOB as u64);
-            let content = own(id)?.content(&path, version, limit, Some(peer.uid))?;
-            let reply = Reply::Content { total: content.total, unknown: content.unknown };
-            return Ok((reply, content.bytes));
-        }
-        Request::Commit { id, paths } => {
-            own(id)?;
-            Reply::Outcome(outcome(daemon.commit(id, paths)?, peer.uid))
-        }
-        Request::Abort { id } => {
-            own(id)?;
-            Reply::Outcome(outcome(daemon.abort(peer, id)?, peer.uid))
-        }
-        _ => {
-            let text = "another user's daemon does not do that for you";
-            return Err(Failure::new(FailureKind::Unsupported, text));
-        }
-    };
-    Ok((reply, Vec::new()))
+    }
 }
 
 /// Who else works there, and how, is nobody's business.
@@ -167,8 +172,9 @@ impl Daemon {
             return;
         }
         let me = self.me.clone();
-        let answer: Answer =
-            Arc::new(move |peer, request, fds| Some(answer(&*me.upgrade()?, peer, request, fds)));
+        let answer: Answer = Arc::new(move |asker: &mut Asker, request: &Request| {
+            Some(ToGuests(&*me.upgrade()?).guest_call(asker, request))
+        });
         match Guests::open(&dir, namespace, answer) {
             Ok(guests) => drop(self.guests.set(guests)),
             Err(e) => tracing::warn!("no guests: {e}"),

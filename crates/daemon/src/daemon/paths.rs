@@ -7,9 +7,7 @@
 
 use super::Daemon;
 use crate::counts::Counts;
-use crate::protocol::{
-    BeginOpen, BegunOpen, Control, Failure, FailureKind, HostPath, Outcome, Peer,
-};
+use crate::protocol::{BeginOpen, BegunOpen, Failure, FailureKind, HostPath, Outcome, Peer};
 use crate::transaction::{Ended, Lives, Terms, Transaction, Whose, engine_isolation};
 use crate::unprotected;
 use crate::urgency::{self, LastThread, OfLast};
@@ -46,7 +44,7 @@ impl Daemon {
                 .hint("name the one that this is another attempt of"));
         }
         if let Some(before) = &before {
-            self.abort(peer, before.id)?;
+            self.drop_open(peer, before.id)?;
         }
         let guest = guest.map(|(_, directory)| self.room_for(peer.uid, directory)).transpose()?;
         if !begin.read_only {

@@ -107,7 +107,7 @@ fn check_threads(request: &MountVolume, dir: &Path) -> Result<(), Failure> {
 }
 
 impl Guards {
-    /// See [`crate::protocol::Control::volumes`].
+    /// See [`crate::protocol::call::Calls::volumes`].
     pub(crate) fn volumes(&self) -> Vec<MountedVolume> {
         let mut all: Vec<_> = self.state.lock().images.iter().map(|i| i.listed()).collect();
         all.sort_by(|a, b| a.dir.as_path().cmp(b.dir.as_path()));
@@ -119,7 +119,7 @@ impl Guards {
         !self.state.lock().images.is_empty()
     }
 
-    /// See [`crate::protocol::Control::mount_volume`].
+    /// See [`crate::protocol::call::Calls::mount_volume`].
     pub(crate) fn mount_volume(&self, request: &MountVolume) -> Result<MountedVolume, Failure> {
         let mut state = self.state.lock();
         state.check_namespace(request.mnt_ns)?;
@@ -186,7 +186,7 @@ impl Guards {
         }
     }
 
-    /// See [`crate::protocol::Control::snapshots`].
+    /// See [`crate::protocol::call::Calls::snapshots`].
     pub(crate) fn snapshots(&self, about: &Snapshots) -> Result<Vec<VolumeSnapshot>, Failure> {
         // Held, so that it is not unmounted meanwhile.
         let state = self.state.lock();

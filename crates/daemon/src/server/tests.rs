@@ -1,7 +1,10 @@
 use super::*;
 use crate::protocol::*;
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
 use std::sync::Mutex as StdMutex;
 use std::thread::JoinHandle;
+use systx_base::TxnId;
 use systx_protocol::client::Client;
 
 /// A transaction whose commit waits until somebody notes that it may go on.
@@ -40,12 +43,14 @@ fn facts() -> VolumeFacts {
     VolumeFacts { root: "/".into(), dev: 1, store: "/s".into(), guarded: vec![] }
 }
 
-impl Control for Fake {
-    fn begin(&self, _: Peer, begin: Begin, doorbell: Doorbell) -> Result<Begun, Failure> {
+impl Fake {
+    fn begin(&self, asker: &mut Asker, begin: &Begin) -> Result<Begun, Failure> {
+        let doorbell = asker.begins()?;
         let id = u64::from(begin.losses);
         self.open.lock().unwrap().insert(id);
         self.bells.lock().unwrap().push(doorbell);
         self.note(format!("begin {id}"));
+        asker.runs.insert(TxnId(id));
         Ok(Begun {
             id: TxnId(id),
             timestamp: 1,
@@ -56,111 +61,65 @@ impl Control for Fake {
             unprotected: vec![],
         })
     }
-    fn begin_open(&self, _: Peer, _: BeginOpen) -> Result<BegunOpen, Failure> {
-        Err(Failure::new(FailureKind::Unsupported, "begin_open"))
-    }
-    fn attach(&self, attach: Attach, fuse: OwnedFd) -> Result<Attached, Failure> {
-        rustix::io::write(&fuse, b"served").unwrap();
+    fn attach(&self, asker: &mut Asker, attach: &Attach) -> Result<Attached, Failure> {
+        rustix::io::write(asker.descriptor()?, b"served").unwrap();
         self.note(format!("attach {}", attach.pid));
         Ok(Attached { transport: Transport::Dev })
     }
-    fn finish(&self, finish: Finish) -> Result<Outcome, Failure> {
+    fn finish(&self, asker: &mut Asker, finish: &Finish) -> Outcome {
+        asker.ends();
         self.open.lock().unwrap().remove(&finish.id.0);
         self.note(format!("finish {}", finish.id.0));
-        Ok(Outcome::Aborted { summary: Summary::default() })
+        asker.runs.remove(&finish.id);
+        Outcome::Aborted { summary: Summary::default() }
     }
-    fn doom(&self, _: TxnId) -> Result<Option<Conflict>, Failure> {
-        Ok(None)
-    }
-    fn wait_for(&self, _: TxnId, limit_ms: u64) -> Result<bool, Failure> {
-        Ok(limit_ms > 5)
-    }
-    fn list(&self) -> Result<Vec<Listed>, Failure> {
-        Ok(vec![])
-    }
-    fn top(&self) -> Result<Vec<VolumeActivity>, Failure> {
-        Ok(vec![])
-    }
-    fn status(&self, id: TxnId) -> Result<Status, Failure> {
-        Err(Failure::new(FailureKind::NotFound, format!("no transaction {id}")).hint("systx list"))
-    }
-    fn diff(&self, _: Target, _: Vec<HostPath>) -> Result<Vec<Change>, Failure> {
-        panic!("as if there were a bug");
-    }
-    fn content(&self, _: Target, _: HostPath, _: Version, l: u64) -> Result<Content, Failure> {
-        let n = usize::try_from(l).unwrap();
-        Ok(Content { bytes: vec![7; n], total: l + 1, unknown: false })
-    }
-    fn commit(&self, id: TxnId, _: Vec<HostPath>) -> Result<Outcome, Failure> {
+    fn commit(&self, id: TxnId) -> Outcome {
         if id == SLOW {
             progress::phase(progress::Phase::Installing, || 3);
             progress::step();
             self.note("installing");
             self.wait_for_call("go on");
         }
-        Ok(Outcome::Kept { summary: Summary::default() })
+        Outcome::Kept { summary: Summary::default() }
     }
-    fn abort(&self, _: Peer, _: TxnId) -> Result<Outcome, Failure> {
-        Ok(Outcome::Aborted { summary: Summary::default() })
-    }
-    fn enter(&self, _: Peer, id: TxnId) -> Result<Entered, Failure> {
+    fn enter(&self, asker: &mut Asker, id: TxnId) -> Entered {
         self.note(format!("enter {}", id.0));
-        Ok(Entered {
-            volume: facts(),
-            others: vec![],
-            live: None,
-            mounted: None,
-            unprotected: vec![],
-        })
+        asker.runs.insert(id);
+        let volume = facts();
+        Entered { volume, others: vec![], live: None, mounted: None, unprotected: vec![] }
     }
-    fn leave(&self, id: TxnId) -> Result<(), Failure> {
-        self.note(format!("leave {}", id.0));
-        Ok(())
-    }
-    fn log(&self, _: Place, _: Option<u64>, _: Vec<HostPath>) -> Result<Vec<LogEntry>, Failure> {
-        Ok(vec![])
-    }
-    fn deferred(&self, _: Option<Place>) -> Result<Vec<Deferred>, Failure> {
-        Ok(vec![])
-    }
-    fn settle(&self, _: Settle) -> Result<(), Failure> {
-        Ok(())
-    }
-    fn undo(&self, _: Peer, _: Undo) -> Result<Undone, Failure> {
-        Err(Failure::new(FailureKind::Overlap, "later changes overlap").path("/p"))
-    }
-    fn redo(&self, peer: Peer, u: Undo) -> Result<Undone, Failure> {
-        self.undo(peer, u)
-    }
-    fn recover(&self, _: Place, _: bool) -> Result<Recovered, Failure> {
-        Ok(Recovered::default())
-    }
-    fn gc(&self, _: Gc) -> Result<Collected, Failure> {
-        Ok(Collected::default())
-    }
-    fn inspect(&self, _: Place) -> Result<Inspected, Failure> {
-        Ok(Inspected::default())
-    }
-    fn mount(&self, _: Peer, _: Mount) -> Result<Mounted, Failure> {
-        Ok(Mounted::InUse { holders: vec![] })
-    }
-    fn umount(&self, _: Peer, _: Umount) -> Result<Unmounted, Failure> {
-        Ok(Unmounted::InUse { holders: vec![], mounts: vec![] })
-    }
-    fn guarded(&self) -> Result<Vec<GuardedDir>, Failure> {
-        Ok(self.guarded.lock().unwrap().clone())
-    }
-    fn mount_volume(&self, _: Peer, _: MountVolume) -> Result<MountedVolume, Failure> {
-        Err(Failure::new(FailureKind::Unsupported, "no volumes"))
-    }
-    fn volumes(&self) -> Result<Vec<MountedVolume>, Failure> {
-        Ok(Vec::new())
-    }
-    fn snapshots(&self, _: Snapshots) -> Result<Vec<VolumeSnapshot>, Failure> {
-        Err(Failure::new(FailureKind::Unsupported, "no volumes"))
-    }
-    fn protect(&self, _: Peer, _: Protect) -> Result<Vec<Protection>, Failure> {
-        Ok(Vec::new())
+}
+
+impl Control for Fake {
+    fn answer(&self, asker: &mut Asker, request: &Request) -> Result<Reply, Failure> {
+        match request.name {
+            Begin::NAME => request.answered(|begin| self.begin(asker, &begin)),
+            Attach::NAME => request.answered(|attach| self.attach(asker, &attach)),
+            Finish::NAME => request.answered(|finish| Ok(self.finish(asker, &finish))),
+            call::List::NAME => request.answered(|_: call::List| Ok(vec![])),
+            call::Status::NAME => request.answered(|call: call::Status| {
+                let text = format!("no transaction {}", call.id);
+                Err(Failure::new(FailureKind::NotFound, text).hint("systx list"))
+            }),
+            call::Diff::NAME => panic!("as if there were a bug"),
+            call::Content::NAME => request.answered(|call: call::Content| {
+                asker.beside = vec![7; usize::try_from(call.limit).unwrap()];
+                Ok(Content { total: call.limit + 1, ..Content::default() })
+            }),
+            call::Commit::NAME => request.answered(|call: call::Commit| Ok(self.commit(call.id))),
+            call::Enter::NAME => {
+                request.answered(|call: call::Enter| Ok(self.enter(asker, call.id)))
+            }
+            call::Leave::NAME => request.answered(|call: call::Leave| {
+                self.note(format!("leave {}", call.id.0));
+                asker.runs.remove(&call.id);
+                Ok(())
+            }),
+            Guarded::NAME => {
+                request.answered(|_: Guarded| Ok(self.guarded.lock().unwrap().clone()))
+            }
+            other => Err(Failure::new(FailureKind::Unsupported, other)),
+        }
     }
     fn client_gone(&self, id: TxnId) {
         self.open.lock().unwrap().remove(&id.0);
@@ -224,6 +183,10 @@ fn begin(id: u32) -> Begin {
     }
 }
 
+fn finish(id: TxnId) -> Finish {
+    Finish { id, end: End::Abort, code: None, deferred: Vec::new() }
+}
+
 fn bell() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC).unwrap()
 }
@@ -235,12 +198,12 @@ fn a_whole_run_and_descriptors_arrive() {
     let mut server = Running::start("run", LONG, None);
     let mut client = server.client();
     let bell = bell();
-    let begun = client.begin(begin(4), bell.as_fd()).unwrap();
+    let begun = client.ask_with(&begin(4), &[bell.as_fd()]).unwrap();
     assert_eq!(begun.id, TxnId(4));
     let (r, w) = rustix::pipe::pipe().unwrap();
     let attach =
         Attach { id: begun.id, volume: 0, pid: 5, mnt_ns: 6, connection: 7, rules: vec![] };
-    client.attach(attach, w).unwrap();
+    client.ask_with(&attach, &[w.as_fd()]).unwrap();
     let mut buf = [0; 6];
     rustix::io::read(&r, &mut buf).unwrap();
     assert_eq!(&buf, b"served");
@@ -248,11 +211,9 @@ fn a_whole_run_and_descriptors_arrive() {
     let mut count = [0; 8];
     rustix::io::read(&bell, &mut count).unwrap();
     assert_eq!(u64::from_ne_bytes(count), 1);
-    client
-        .finish(Finish { id: begun.id, end: End::Abort, code: None, deferred: Vec::new() }, &[])
-        .unwrap();
+    client.ask(&finish(begun.id)).unwrap();
     drop(client);
-    server.client().shutdown(false).unwrap();
+    server.client().ask(&Shutdown { force: false }).unwrap();
     assert_eq!(server.ended(), Ended::Asked);
     assert_eq!(server.fake.calls(), ["begin 4", "attach 5", "finish 4", "shutdown"]);
 }
@@ -261,14 +222,12 @@ fn a_whole_run_and_descriptors_arrive() {
 fn a_client_that_vanishes_aborts_its_runs_and_visits() {
     let server = Running::start("gone", LONG, None);
     let mut client = server.client();
-    client.begin(begin(1), bell().as_fd()).unwrap();
-    client.begin(begin(2), bell().as_fd()).unwrap();
-    client
-        .finish(Finish { id: TxnId(1), end: End::Abort, code: None, deferred: Vec::new() }, &[])
-        .unwrap();
-    client.enter(TxnId(3)).unwrap();
-    client.enter(TxnId(4)).unwrap();
-    client.leave(TxnId(4)).unwrap();
+    client.ask_with(&begin(1), &[bell().as_fd()]).unwrap();
+    client.ask_with(&begin(2), &[bell().as_fd()]).unwrap();
+    client.ask(&finish(TxnId(1))).unwrap();
+    client.ask(&call::Enter { id: TxnId(3) }).unwrap();
+    client.ask(&call::Enter { id: TxnId(4) }).unwrap();
+    client.ask(&call::Leave { id: TxnId(4) }).unwrap();
     drop(client);
     server.fake.wait_for_call("gone 2");
     server.fake.wait_for_call("gone 3");
@@ -280,11 +239,11 @@ fn a_client_that_vanishes_aborts_its_runs_and_visits() {
 fn the_daemon_ends_when_idle_but_not_before() {
     let mut server = Running::start("idle", Duration::from_millis(30), None);
     let mut client = server.client();
-    client.begin(begin(1), bell().as_fd()).unwrap();
+    client.ask_with(&begin(1), &[bell().as_fd()]).unwrap();
     // Several idle times pass with a connection and an open run; the answer proves it lives.
     let until = Instant::now() + Duration::from_millis(120);
     while Instant::now() < until {
-        client.list().unwrap();
+        client.ask(&call::List).unwrap();
     }
     drop(client);
     assert_eq!(server.ended(), Ended::Idle);
@@ -303,10 +262,10 @@ fn a_stop_descriptor_ends_it() {
 fn shutdown_is_refused_while_something_is_open_unless_forced() {
     let mut server = Running::start("busy", LONG, None);
     let mut client = server.client();
-    client.begin(begin(1), bell().as_fd()).unwrap();
-    let refused = client.shutdown(false).unwrap_err();
+    client.ask_with(&begin(1), &[bell().as_fd()]).unwrap();
+    let refused = client.ask(&Shutdown { force: false }).unwrap_err();
     assert_eq!(refused.kind, FailureKind::State);
-    client.shutdown(true).unwrap();
+    client.ask(&Shutdown { force: true }).unwrap();
     assert_eq!(server.ended(), Ended::Asked);
 }
 
@@ -328,10 +287,10 @@ fn shutdown_is_refused_while_directories_are_guarded_unless_forced() {
         past: vec![],
         notes: vec![],
     }];
-    let refused = client.shutdown(false).unwrap_err();
+    let refused = client.ask(&Shutdown { force: false }).unwrap_err();
     assert_eq!((refused.kind, refused.paths), (FailureKind::State, vec!["/g".into()]));
     assert!(refused.message.contains("guarded"), "{}", refused.message);
-    client.shutdown(true).unwrap();
+    client.ask(&Shutdown { force: true }).unwrap();
     assert_eq!(server.ended(), Ended::Asked);
 }
 
@@ -339,13 +298,14 @@ fn shutdown_is_refused_while_directories_are_guarded_unless_forced() {
 fn a_failure_travels_whole_and_a_panic_fails_only_its_request() {
     let server = Running::start("fail", LONG, None);
     let mut client = server.client();
-    let failure = client.status(TxnId(0xab)).unwrap_err();
+    let failure = client.ask(&call::Status { id: TxnId(0xab) }).unwrap_err();
     assert_eq!(failure.kind, FailureKind::NotFound);
     assert_eq!(failure.message, "no transaction 000000ab");
     assert_eq!(failure.hint.as_deref(), Some("systx list"));
-    let failure = client.diff(Target::Open { id: TxnId(1) }, vec![]).unwrap_err();
+    let target = Target::Open { id: TxnId(1) };
+    let failure = client.ask(&call::Diff { target, paths: vec![] }).unwrap_err();
     assert_eq!(failure.kind, FailureKind::Internal);
-    assert_eq!(client.list().unwrap(), vec![]);
+    assert_eq!(client.ask(&call::List).unwrap(), vec![]);
 }
 
 #[test]
@@ -353,7 +313,8 @@ fn content_travels_beside_the_json() {
     let server = Running::start("content", LONG, None);
     let mut client = server.client();
     let target = Target::Open { id: TxnId(1) };
-    let got = client.content(target, "/f".into(), Version::New, 3_000_000).unwrap();
+    let (path, version, limit) = ("/f".into(), Version::New, 3_000_000);
+    let got = client.content(&call::Content { target, path, version, limit }).unwrap();
     assert_eq!((got.bytes.len(), got.total), (3_000_000, 3_000_001));
     assert!(got.bytes.iter().all(|b| *b == 7));
 }
@@ -362,18 +323,19 @@ fn content_travels_beside_the_json() {
 fn another_version_is_told_apart_and_served_nothing() {
     let server = Running::start("version", LONG, None);
     let stream = server.raw();
-    let hello = Request::Hello { version: VERSION + 1, release: "9".into() };
+    let hello = Request::new(&Hello { version: VERSION + 1, release: "9".into() }).unwrap();
     wire::send(&stream, &hello, &[], &[]).unwrap();
     let frame = wire::receive::<Reply>(&stream).unwrap();
-    assert!(matches!(frame.message, Reply::Hello { version: VERSION, .. }));
+    assert_eq!(frame.message.read::<Hello>().unwrap().version, VERSION);
     assert!(matches!(wire::receive::<Reply>(&stream), Err(WireError::Closed)));
 
     // And the client, when the daemon is the other one.
     let (ours, theirs) = UnixStream::pair().unwrap();
     let answer = std::thread::spawn(move || {
         wire::receive::<Request>(&theirs).unwrap();
-        let hello =
-            Reply::Hello { version: VERSION + 1, release: "9.9".into(), pid: 77, connection: 0 };
+        let theirs_is =
+            Greeting { version: VERSION + 1, release: "9.9".into(), pid: 77, connection: 0 };
+        let hello = Reply::new::<Hello>(&theirs_is).unwrap();
         wire::send(&theirs, &hello, &[], &[]).unwrap();
     });
     let failure = Client::new(ours).unwrap_err();
@@ -400,15 +362,14 @@ fn garbage_ends_its_connection_and_nothing_else() {
         let _ = stream.read_to_end(&mut rest);
     }
     let mut fine = server.client();
-    assert_eq!(fine.list().unwrap(), vec![]);
+    assert_eq!(fine.ask(&call::List).unwrap(), vec![]);
     // A request without its descriptor, after a good hello.
     let stream = server.raw();
-    wire::send(&stream, &Request::Hello { version: VERSION, release: "".into() }, &[], &[])
-        .unwrap();
+    wire::send(&stream, &Request::new(&Hello::ours()).unwrap(), &[], &[]).unwrap();
     wire::receive::<Reply>(&stream).unwrap();
-    wire::send(&stream, &Request::Begin(begin(1)), &[], &[]).unwrap();
+    wire::send(&stream, &Request::new(&begin(1)).unwrap(), &[], &[]).unwrap();
     let frame = wire::receive::<Reply>(&stream).unwrap();
-    assert!(matches!(frame.message, Reply::Failed(f) if f.kind == FailureKind::Invalid));
+    assert_eq!(frame.message.read::<Begin>().unwrap_err().kind, FailureKind::Invalid);
 }
 
 /// Lets the commit go on as soon as it was told how far it is.
@@ -435,35 +396,36 @@ impl systx_protocol::client::Watcher for Told {
 fn a_second_connection_is_told_how_far_a_request_is() {
     let daemon = Running::start("progress", Duration::from_secs(300), None);
     let mut client = daemon.client();
-    assert_eq!(client.progress(12345), Ok(None), "there is no such connection");
+    let none = client.ask(&call::Progress { connection: 12345 });
+    assert_eq!(none, Ok(None), "there is no such connection");
     client.watch(Box::new(Told { path: daemon.path.clone(), fake: daemon.fake.clone() }));
-    client.commit(TxnId(1), vec![]).unwrap();
+    client.ask(&call::Commit { id: TxnId(1), paths: vec![] }).unwrap();
     assert!(!daemon.fake.calls().iter().any(|c| c == "over"), "{:?}", daemon.fake.calls());
-    client.commit(SLOW, vec![]).unwrap();
+    client.ask(&call::Commit { id: SLOW, paths: vec![] }).unwrap();
     let calls = daemon.fake.calls();
     let told: Vec<&String> = calls.iter().filter(|c| *c != "go on").collect();
     assert_eq!(told[..2], ["installing", "Installing 1 of 3"], "{calls:?}");
     assert_eq!(told.last().unwrap().as_str(), "over");
     // What has been answered is under way no more.
     let mut other = daemon.client();
-    assert!((0..10).all(|connection| other.progress(connection) == Ok(None)));
+    assert!((0..10).all(|connection| other.ask(&call::Progress { connection }) == Ok(None)));
 }
 
 #[test]
 fn what_is_left_of_a_view_is_let_go_of_when_its_client_is_gone() {
     let server = Running::start("views", LONG, None);
     let mut client = server.client();
-    client.begin(begin(1), bell().as_fd()).unwrap();
+    client.ask_with(&begin(1), &[bell().as_fd()]).unwrap();
     let (read, write) = rustix::pipe::pipe().unwrap();
-    let finish = Finish { id: TxnId(1), end: End::Commit, code: None, deferred: Vec::new() };
-    client.finish(finish, &[write]).unwrap();
+    client.ask_with(&finish(TxnId(1)), &[write.as_fd()]).unwrap();
+    drop(write);
     // The daemon alone has the other end of the pipe now, as long as the client is there.
     let at_end = |limit: i64| {
         let mut fds = [rustix::event::PollFd::new(&read, rustix::event::PollFlags::IN)];
         let limit = rustix::event::Timespec { tv_sec: limit, tv_nsec: 0 };
         rustix::event::poll(&mut fds, Some(&limit)).unwrap() == 1
     };
-    client.list().unwrap();
+    client.ask(&call::List).unwrap();
     assert!(!at_end(0));
     drop(client);
     assert!(at_end(300));

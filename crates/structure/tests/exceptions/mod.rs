@@ -41,6 +41,10 @@ pub const SCATTERED_TYPES: &[(&str, usize)] =
 /// Crates with a circle of more than four modules.
 pub const LARGE_CIRCLES: &[(&str, usize)] = &[("store", 12), ("txn", 8)];
 
+/// Control calls that are written in more than three places.  The content of a file travels beside
+/// its answer, and long answers to guests are given one at a time.
+pub const FAR_CALLS: &[(&str, usize)] = &[("content", 5), ("diff", 4)];
+
 /// Lines of more than 100 columns, by crate.
 pub const WIDE_LINES: &[(&str, usize)] = &[
     ("calls", 1),
