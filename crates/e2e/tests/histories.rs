@@ -12,6 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use systx_e2e::lab::{built, tool};
 use systx_e2e::run::{HANG, Limits, finish};
+use systx_e2e::volume::Mounted;
 use systx_e2e::{Finished, Lab, lab, skip};
 
 /// What a program found.
@@ -41,9 +42,14 @@ fn programs(lab: &Lab) -> PathBuf {
 fn histories(lab: &Lab, seconds: u64, args: &[&str]) -> Found {
     let mut command = lab.command(programs(lab));
     command.args(args);
-    let done: Finished = finish(command, Limits::seconds(seconds), lab);
+    eprintln!("{args:?}:");
+    found(finish(command, Limits::seconds(seconds), lab), lab)
+}
+
+#[track_caller]
+fn found(done: Finished, lab: &Lab) -> Found {
     assert!(done.code == 0 || done.code == 1, "{done}\n{}", lab.daemon_log());
-    eprintln!("{args:?}: {}{}", done.out, done.err);
+    eprintln!("{}{}", done.out, done.err);
     let report = done.out.lines().last().expect("a report");
     let report = serde_json::from_str(report).unwrap_or_else(|e| panic!("{e}\n{done}"));
     Found { report, violated: done.code == 1 }
@@ -210,6 +216,61 @@ fn an_aged_listing_wins_against_a_tight_loop() {
         let found = in_transactions(&lab, "maildir", "renames", &[&few, more].concat());
         assert!(found.number("retries") <= losses * 50, "{}", found.report);
     }
+}
+
+/// Directories that change while others look, by processes that `command` starts.
+#[track_caller]
+fn looked_at(lab: &Lab, dir: &Path, mut command: Command) {
+    let seed = std::env::var("SYSTX_SEED").unwrap_or_else(|_| "1".into());
+    let args = ["listings", "--dir", text(dir), "--changes", "2000", "--seed", &seed];
+    command.args(args);
+    let found = found(finish(command, Limits::seconds(200), lab), lab);
+    assert!(!found.violated, "{}", found.report);
+    for what in ["changes", "listings", "disturbed", "looks", "stats"] {
+        assert!(found.number(what) > 0, "{what}: {}", found.report);
+    }
+}
+
+#[test]
+fn who_looks_after_a_change_sees_it() {
+    let lab = lab!();
+    // Without systx: what Linux promises itself.
+    let dir = empty(&lab, "plain");
+    looked_at(&lab, &dir, lab.command(programs(&lab)));
+    for (name, how) in [("usual", &[][..]), ("fast", &["--fast-open"]), ("routed", &["--routed"])] {
+        let guarded = Guarded::mounted(&lab, name, how);
+        looked_at(&lab, &guarded.dir, lab.command(programs(&lab)));
+        guarded.end();
+    }
+}
+
+#[test]
+fn who_looks_after_a_change_sees_it_in_transactions() {
+    let lab = lab!();
+    let program = programs(&lab);
+    let dir = empty(&lab, "run");
+    looked_at(&lab, &dir, lab.systx(["run", "--", text(&program)]));
+    assert!(dir.join("two").is_dir(), "it is committed");
+
+    let dir = empty(&lab, "view");
+    let begun = lab.do_systx(["begin", "--json", text(&dir)]).ok().json();
+    let (id, path) = (&begun["begun"]["id"], &begun["begun"]["path"]);
+    let (id, path) = (id.as_str().expect("an id"), path.as_str().expect("a path"));
+    looked_at(&lab, Path::new(path), lab.command(&program));
+    lab.do_systx(["commit", id]).ok();
+    assert!(dir.join("two").is_dir(), "it is committed");
+}
+
+#[test]
+fn who_looks_after_a_change_sees_it_in_a_log_structured_volume() {
+    let lab = lab!();
+    let volume = Mounted::new(&lab);
+    looked_at(&lab, &volume.dir, lab.command(programs(&lab)));
+    let dir = volume.path("run");
+    std::fs::create_dir(&dir).expect("it is empty");
+    let mut command = lab.systx(["run", "--", text(&programs(&lab))]);
+    command.current_dir(&volume.dir);
+    looked_at(&lab, &dir, command);
 }
 
 /// Through the library there are so many rounds in a second that each may be made to meet a change

@@ -5,6 +5,7 @@
 //! - [`explain`]: the least that cannot be explained, in words;
 //! - [`arena`]: a directory, and transactions over it;
 //! - [`driver`], [`hot`]: random work of several processes, recorded and checked;
+//! - [`listings`]: directories that change while others look;
 //! - [`maildir`], [`maze`]: pairs of programs that fail on a plain directory;
 //! - [`exclusion`]: locks of files, tried out by processes that come, go and are killed;
 //! - [`accounts`]: three files that belong together, with crashes.
@@ -20,6 +21,7 @@ pub mod exclusion;
 pub mod explain;
 pub mod history;
 pub mod hot;
+pub mod listings;
 pub mod maildir;
 mod mapping_unsafe;
 pub mod maze;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 use std::process::ExitCode;
-use systx_histories::{accounts, driver, exclusion, maildir, maze};
+use systx_histories::{accounts, driver, exclusion, listings, maildir, maze};
 
 #[derive(Parser)]
 #[command(about = "Isolation, tried out from the outside")]
@@ -21,6 +21,10 @@ enum Task {
     Random(driver::Options),
     #[command(hide = true)]
     Worker(driver::Worker),
+    /// List directories, look names up and ask for times while another program changes names
+    Listings(listings::Options),
+    #[command(hide = true)]
+    ListingsReader(listings::Options),
     /// List a Maildir while another program renames flags
     Maildir(maildir::Options),
     #[command(hide = true)]
@@ -55,6 +59,14 @@ fn run() -> Result<ExitCode> {
         }
         Task::Worker(worker) => {
             driver::worker(&worker)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Listings(options) => {
+            let report = listings::run(&options)?;
+            say(&report, !report.wrong.is_empty())
+        }
+        Task::ListingsReader(options) => {
+            listings::reader(&options)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Maildir(options) => {
