@@ -145,7 +145,13 @@ fn main() {
     let dev = Arc::new(Counting { inner: device(image), writes, bytes, nanos });
     let beside = device(beside);
     let label = "bench".to_owned();
-    let format = Format { segment_blocks: 256, id: [8; 16], label, owner: (0, 0) };
+    let format = Format {
+        segment_blocks: 256,
+        id: [8; 16],
+        label,
+        owner: (0, 0),
+        compression: Default::default(),
+    };
     mkfs(dev.clone(), &format, clock()).unwrap();
     let volume = Volume::open(dev.clone(), clock(), 1, Limits::default()).unwrap();
     let files: Vec<Vec<Ino>> = (0..clients * 4)

@@ -90,7 +90,13 @@ impl Bench {
         let dev = Arc::new(Counting { inner, bytes: AtomicU64::new(0) });
         let segment_blocks = systx_lfs::fitting(dev.blocks()).unwrap().segment_blocks;
         let label = "bench".to_owned();
-        let format = Format { segment_blocks, id: [8; 16], label, owner: (0, 0) };
+        let format = Format {
+            segment_blocks,
+            id: [8; 16],
+            label,
+            owner: (0, 0),
+            compression: Default::default(),
+        };
         mkfs(dev.clone(), &format, clock()).unwrap();
         let pay = if policy == "active" { Limits::default().pay_below_percent } else { 0 };
         let limits = Limits { pay_below_percent: pay, ..Limits::default() };

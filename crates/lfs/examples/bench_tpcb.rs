@@ -303,8 +303,18 @@ fn load(image: &str, accounts: u64) {
     let dev: Arc<dyn Device> = Arc::new(FileDevice::open(Path::new(image)).unwrap());
     let label = "tpcb".to_owned();
     let segment_blocks = systx_lfs::fitting(dev.blocks()).unwrap().segment_blocks;
-    mkfs(dev.clone(), &Format { segment_blocks, id: [8; 16], label, owner: (0, 0) }, clock())
-        .unwrap();
+    mkfs(
+        dev.clone(),
+        &Format {
+            segment_blocks,
+            id: [8; 16],
+            label,
+            owner: (0, 0),
+            compression: Default::default(),
+        },
+        clock(),
+    )
+    .unwrap();
     let volume = Volume::open(dev, clock(), 1, Limits::default()).unwrap();
     for ((name, record), keys) in TREES.into_iter().zip([accounts, TELLERS, BRANCHES]) {
         let shape = Shape::new(Kind::File, 0o600);

@@ -27,6 +27,10 @@ pub struct Figures {
     pub coalesced: u64,
     /// Blocks of these.
     pub coalesced_blocks: u64,
+    /// Pages that were compressed in idle times.
+    pub packed: u64,
+    /// Blocks that these became.
+    pub packed_blocks: u64,
     /// Segments with damage in them, which are left as they are.
     pub damaged: u64,
     /// Why it has ended by itself: the volume can no longer be changed.
@@ -147,6 +151,10 @@ impl Shared {
         match done {
             Ok(Tended::Cleaned(round)) => known.figures.add(&round),
             Ok(Tended::Coalesced(pages)) => known.figures.add_file(pages),
+            Ok(Tended::Packed(packed)) => {
+                known.figures.packed += packed.pages;
+                known.figures.packed_blocks += packed.blocks;
+            }
             Ok(Tended::Nothing) => return Some(false),
             Err(e) => {
                 known.figures.failed = Some(e.to_string());

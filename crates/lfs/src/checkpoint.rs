@@ -42,6 +42,8 @@ fn write_all(state: &mut State) -> Result<()> {
         // checkpoint gives to the tree is there with the tree.
         let group = state.assemble(Purpose::Checkpoint)?;
         group.write(&*dev)?;
+        // Before records say where pages lie.
+        state.settle_packs(&group)?;
         flushed = group;
     }
     let applied = state.flow.applied;
@@ -59,7 +61,7 @@ fn write_all(state: &mut State) -> Result<()> {
     }
     state.usage.add_blob(&next.root)?;
     state.usage.add_blob(&next.usage)?;
-    state.settle(&flushed);
+    state.settle(&flushed)?;
     state.last = next;
     state.tree.settled();
     state.tree.moments.tidy(&mut state.usage);

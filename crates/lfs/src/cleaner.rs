@@ -5,15 +5,18 @@
 //! or in the crash model knows of cleaning.
 
 use crate::checkpoint;
-use crate::entry::{BlobOf, Entry};
+use crate::entry::{BlobOf, Entry, PagePacked};
 use crate::error::{Error, Result};
-use crate::format::{BLOCK, Blob, Ino};
-use crate::object::{Bytes, Place};
+use crate::format::{BLOCK, Blob, Ino, PACK_PAGES};
+use crate::group::Moved;
+use crate::object::{Bytes, Object, Place};
+use crate::pack;
 use crate::piece::{self, Piece};
 use crate::reads::TOGETHER;
 use crate::state::State;
 use crate::tree::Env;
 use crate::usage::Segment;
+use std::collections::BTreeMap;
 
 /// A segment that could be cleaned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -148,11 +151,11 @@ pub fn scattered(state: &mut State, from: Ino, max: usize) -> Result<(Vec<Scatte
             Err(e) => return Err(e),
         };
         let mut scatter = Scatter { ino, pages: 0, runs: 0 };
-        let mut next = 0;
+        let mut last = None;
         for place in object.pages().into_iter().flat_map(|p| p.values()).filter_map(|p| p.place) {
             scatter.pages += 1;
-            scatter.runs += u64::from(place.at != next);
-            next = place.at + 1;
+            scatter.runs += u64::from(!last.is_some_and(|last: Place| last.leads_to(&place)));
+            last = Some(place);
         }
         if scatter.pages > 0 {
             found.push(scatter);
@@ -184,13 +187,14 @@ pub fn coalesce(state: &mut State, ino: Ino, from: u64, max: u64) -> Result<(u64
     };
     let count = pages.len() as u64;
     let more = pages.last().filter(|_| count == max).map(|(page, _)| page + 1);
-    let jumps = pages.windows(2).filter(|two| two[0].1.at + 1 != two[1].1.at).count() as u64;
+    let jumps = pages.windows(2).filter(|two| !two[0].1.leads_to(&two[1].1)).count() as u64;
     if jumps <= count / TOGETHER {
         return Ok((0, more));
     }
     let mut moved = 0;
     for (page, place) in &pages {
-        if state.pending.has_page(ino, *page) {
+        // What is packed has been cold for long.
+        if place.is_packed() || state.pending.writes(ino, *page) {
             continue;
         }
         if !state.has_capacity(2) || !rewrite(state, ino, *page, *place, None)? {
@@ -269,6 +273,16 @@ pub struct Fetched {
     blocks: Vec<u8>,
 }
 
+impl Fetched {
+    /// What of it is live and in no pack.
+    ///
+    /// # Errors
+    /// What reading says.
+    pub fn loose(&self, state: &mut State) -> Result<Vec<Loose>> {
+        live(state, (self.segment, self.generation), &self.pieces)
+    }
+}
+
 /// Reads a segment with the blocks of all its pieces.  Meanwhile it may be freed and written again:
 /// [`publish`] finds out.
 ///
@@ -323,6 +337,10 @@ fn move_out(
                 Entry::Data(ino, page, n) => {
                     pages(state, *ino, *page..*page + u64::from(*n), at, known)?
                 }
+                Entry::Packed(ino, _, packed) => {
+                    let pages: Vec<u64> = packed.iter().map(|packed| packed.page).collect();
+                    packs(state, *ino, &pages, &|place| place.at == at)?
+                }
                 Entry::Blob(of, _) => blob(state, *of, at..at + n)?,
                 _ => true,
             };
@@ -343,14 +361,130 @@ fn strays(state: &mut State, segment: u32, blocks: Option<&[u8]>) -> Result<bool
         let within = |place: &Place| geometry.locate(place.at).is_some_and(|(s, _)| s == segment);
         let pages = state.tree.get(ino)?.pages().into_iter().flatten();
         let pages = pages.filter_map(|(n, page)| Some((*n, page.place.filter(within)?)));
-        for (page, place) in pages.collect::<Vec<_>>() {
+        let (packed, single): (Vec<_>, Vec<_>) = pages.partition(|(_, place)| place.is_packed());
+        for (page, place) in single {
             let from = (place.at - start) as usize * BLOCK;
             let known = blocks.and_then(|b| b.get(from..from + BLOCK));
-            if !state.pending.has_page(ino, page) && !rewrite(state, ino, page, place, known)? {
+            if !state.pending.writes(ino, page) && !rewrite(state, ino, page, place, known)? {
                 return Ok(false);
             }
         }
+        let packed: Vec<u64> = packed.into_iter().map(|(page, _)| page).collect();
+        if !packs(state, ino, &packed, &within)? {
+            return Ok(false);
+        }
     }
+    Ok(true)
+}
+
+/// Live pages of a file that lie as blocks, near enough to each other for one pack.
+pub struct Loose {
+    ino: Ino,
+    pages: Vec<(u64, Place)>,
+}
+
+/// What of a segment could be packed: `live` is asked with its pieces.
+///
+/// # Errors
+/// [`Error::Io`]; what `live` says.
+pub fn loose(
+    env: &Env,
+    segment: u32,
+    live: impl FnOnce(&[Piece]) -> Result<Vec<Loose>>,
+) -> Result<Vec<Loose>> {
+    live(&pieces(env, segment)?)
+}
+
+/// What of a segment, which is still the same, is live and in no pack.
+///
+/// # Errors
+/// What reading says.
+pub fn live(
+    state: &mut State,
+    (segment, generation): (u32, u32),
+    pieces: &[Piece],
+) -> Result<Vec<Loose>> {
+    let mut files: BTreeMap<Ino, BTreeMap<u64, Place>> = BTreeMap::new();
+    if state.usage.segment(segment).generation != generation {
+        return Ok(Vec::new());
+    }
+    for piece in pieces {
+        let offset = u64::from(piece.header.offset) + u64::from(piece.summary);
+        let mut at = state.tree.env.geometry.first(segment) + offset;
+        for entry in &piece.entries {
+            if let Entry::Data(ino, first, n) = entry {
+                let object = match state.tree.get(*ino) {
+                    Err(Error::NotFound) => None,
+                    other => Some(other?),
+                };
+                let all = object.and_then(Object::pages);
+                for (page, at) in (*first..*first + u64::from(*n)).zip(at..) {
+                    let found = all.and_then(|all| all.get(&page));
+                    let place = found.filter(|found| found.memory.is_none()).and_then(|p| p.place);
+                    let is_here = |place: &Place| place.at == at && !place.is_packed();
+                    if let Some(place) = place.filter(is_here)
+                        && !state.pending.writes(*ino, page)
+                    {
+                        files.entry(*ino).or_default().insert(page, place);
+                    }
+                }
+            }
+            at += u64::from(entry.payload());
+        }
+    }
+    let mut all: Vec<Loose> = Vec::new();
+    for (ino, pages) in files {
+        for (page, place) in pages {
+            match all.last_mut() {
+                Some(last) if last.ino == ino && page - last.pages[0].0 < PACK_PAGES as u64 => {
+                    last.pages.push((page, place));
+                }
+                _ => all.push(Loose { ino, pages: vec![(page, place)] }),
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Pages as a pack, if they become smaller and it has no more than `most` blocks.
+///
+/// # Errors
+/// What reading says.
+pub fn packed(env: &Env, loose: &Loose, most: u32) -> Result<Option<Moved>> {
+    let Some((first, last)) = loose.pages.first().zip(loose.pages.last()) else { return Ok(None) };
+    let base = first.0;
+    let mut raw: Vec<Option<Vec<u8>>> = vec![None; (last.0 - base + 1) as usize];
+    let mut pages = Vec::new();
+    for (page, place) in &loose.pages {
+        let index = (page - base) as usize;
+        raw[index] = Some(env.read_page(*place)?);
+        let packed = PagePacked { page: *page, index: index as u8, crc: place.crc };
+        pages.push((packed, *place));
+    }
+    let raw: Vec<Option<&[u8]>> = raw.iter().map(Option::as_deref).collect();
+    let Some(bytes) = pack::pack(&raw) else { return Ok(None) };
+    let blocks: Vec<Bytes> = bytes.chunks_exact(BLOCK).map(Into::into).collect();
+    let fits = blocks.len() <= most as usize;
+    Ok(fits.then_some(Moved { ino: loose.ino, blocks, pages }))
+}
+
+/// Has the next flush write a pack, if there is room for it.
+///
+/// # Errors
+/// What reading says.
+pub fn put(state: &mut State, pack: Moved) -> Result<bool> {
+    let records = match state.dirtied(&[pack.ino].into()) {
+        Err(Error::NotFound) => return Ok(true),
+        other => other? + pack.blocks.len() as u64,
+    };
+    if !room(state) || state.left(1) <= state.obligations() + records + 2 {
+        return Ok(false);
+    }
+    match state.tree.change(pack.ino) {
+        Err(Error::NotFound) => return Ok(true),
+        other => drop(other?),
+    }
+    state.pending.pack(pack);
     Ok(true)
 }
 
@@ -384,15 +518,62 @@ fn pages(
             Err(e) => return Err(e),
         };
         let live = object.pages().and_then(|p| p.get(&page));
-        let Some(place) = live.and_then(|p| p.place).filter(|place| place.at == at) else {
+        let is_here = |place: &Place| place.at == at && !place.is_packed();
+        let Some(place) = live.and_then(|p| p.place).filter(is_here) else {
             continue;
         };
         let known = known.and_then(|b| b.chunks_exact(BLOCK).nth(n));
-        if !state.pending.has_page(ino, page) && !rewrite(state, ino, page, place, known)? {
+        if !state.pending.writes(ino, page) && !rewrite(state, ino, page, place, known)? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Moves pages of a file that lie in packs: as the pack where that has fewer blocks.
+fn packs(
+    state: &mut State,
+    ino: Ino,
+    pages: &[u64],
+    is_here: &dyn Fn(&Place) -> bool,
+) -> Result<bool> {
+    for page in pages {
+        let object = match state.tree.get(ino) {
+            Ok(object) => object,
+            Err(Error::NotFound) => return Ok(true),
+            Err(e) => return Err(e),
+        };
+        let Some(all) = object.pages() else { return Ok(true) };
+        let place = all.get(page).and_then(|found| found.place);
+        let is_here = |place: &Place| place.is_packed() && is_here(place);
+        let Some(place) = place.filter(is_here).filter(|_| !state.pending.writes(ino, *page))
+        else {
+            continue;
+        };
+        let moved = match pack::together(all, *page, place) {
+            Some(together) => carry(state, ino, place, &together)?,
+            None => rewrite(state, ino, *page, place, None)?,
+        };
+        if !moved {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Has the next flush write a pack again, as it is.
+fn carry(state: &mut State, ino: Ino, pack: Place, pages: &[(u64, Place)]) -> Result<bool> {
+    // That the bytes are right is known by a page: a damaged pack is not moved.
+    state.tree.env.read_page(pack)?;
+    let mut bytes = vec![0; usize::from(pack.within.blocks) * BLOCK];
+    state.tree.env.dev.read(pack.at, &mut bytes)?;
+    let blocks = bytes.chunks_exact(BLOCK).map(Into::into).collect();
+    let packed = |(page, place): &(u64, Place)| {
+        let (index, crc) = (place.within.index, place.crc);
+        (PagePacked { page: *page, index, crc }, *place)
+    };
+    let moved = Moved { ino, blocks, pages: pages.iter().map(packed).collect() };
+    put(state, moved)
 }
 
 /// Has the next flush write a page again, as it is.

@@ -1,8 +1,8 @@
 //! Entries of a summary: what a group changes, as absolute outcomes.  To apply one twice is to
 //! apply it once.
 
-use crate::format::Ino;
-use crate::object::{Link, Node, Place, check_pages, get_name};
+use crate::format::{Ino, PACK_PAGES};
+use crate::object::{Link, Node, PAGES_MAX, Place, Within, check_pages, get_name};
 use systx_base::codec::{DecodeError, Decoder, Encoder};
 
 /// One outcome.
@@ -26,6 +26,26 @@ pub enum Entry {
     Adopted(u32, u32),
     /// So many next blocks of the piece are a part of a blob of a checkpoint.
     Blob(BlobOf, u32),
+    /// These pages are a pack, which is so many next blocks of the piece.
+    Packed(Ino, u8, Vec<PagePacked>),
+}
+
+/// One page of a pack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PagePacked {
+    /// Which page of its file.
+    pub page: u64,
+    /// Which one of the pack.
+    pub index: u8,
+    /// CRC-32C of its bytes.
+    pub crc: u32,
+}
+
+impl PagePacked {
+    /// Where it lies in a pack.
+    pub fn place(&self, at: u64, blocks: u8) -> Place {
+        Place { at, crc: self.crc, within: Within { index: self.index, blocks } }
+    }
 }
 
 /// What a blob of a checkpoint is.
@@ -46,6 +66,7 @@ impl Entry {
     pub fn payload(&self) -> u32 {
         match self {
             Entry::Data(_, _, n) | Entry::Blob(_, n) => *n,
+            Entry::Packed(_, n, _) => (*n).into(),
             _ => 0,
         }
     }
@@ -83,10 +104,7 @@ impl Entry {
                 e.u8(7);
                 e.u64(*ino);
                 e.u64(*page);
-                e.seq(places, |e, place| {
-                    e.u64(place.at);
-                    e.u32(place.crc);
-                });
+                e.seq(places, |e, place| place.encode(e));
             }
             Entry::Adopted(segment, generation) => {
                 e.u8(8);
@@ -103,6 +121,16 @@ impl Entry {
                 e.u8(tag);
                 e.u64(id);
                 e.u32(*n);
+            }
+            Entry::Packed(ino, n, pages) => {
+                e.u8(13);
+                e.u64(*ino);
+                e.u8(*n);
+                e.seq(pages, |e, packed| {
+                    e.u64(packed.page);
+                    e.u8(packed.index);
+                    e.u32(packed.crc);
+                });
             }
         }
     }
@@ -125,7 +153,7 @@ impl Entry {
             }
             7 => {
                 let (ino, page) = (d.u64()?, d.u64()?);
-                let places = d.seq(|d| Ok(Place { at: d.u64()?, crc: d.u32()? }))?;
+                let places = d.seq(Place::decode)?;
                 check_pages(d, page, places.len())?;
                 Entry::Spilled(ino, page, places)
             }
@@ -136,6 +164,19 @@ impl Entry {
                 let of = if tag == 11 { BlobOf::Root } else { BlobOf::Usage };
                 d.u64()?;
                 Entry::Blob(of, d.u32()?)
+            }
+            13 => {
+                let (ino, n) = (d.u64()?, d.u8()?);
+                let pages =
+                    d.seq(|d| Ok(PagePacked { page: d.u64()?, index: d.u8()?, crc: d.u32()? }))?;
+                let most = PACK_PAGES as u8;
+                if n == 0 || n >= most {
+                    return Err(d.invalid("blocks of a pack", n.into()));
+                }
+                if let Some(bad) = pages.iter().find(|p| p.index >= most || p.page >= PAGES_MAX) {
+                    return Err(d.invalid("page of a pack", bad.page));
+                }
+                Entry::Packed(ino, n, pages)
             }
             other => return Err(d.invalid("entry", other.into())),
         })

@@ -13,9 +13,11 @@ pub const FIXED: u64 = 8;
 pub const SEGMENT_BLOCKS: std::ops::RangeInclusive<u32> = 16..=16384;
 /// Fewest segments of a volume.
 pub const SEGMENTS_MIN: u32 = 24;
-/// Version of the format.  In the first one the region of even checkpoints was empty until there
+/// Versions of the format.  In the first one the region of even checkpoints was empty until there
 /// was one, and a usage table had all segments.
-pub const FORMAT: u32 = 2;
+const PLAIN: u32 = 2;
+/// The one that may have packs.
+const PACKED: u32 = 3;
 /// Copies of a checkpoint in its region: a damaged block alone does not cost a checkpoint.
 pub const COPIES: u64 = 2;
 /// Most runs of blocks of a blob that a checkpoint names.
@@ -24,6 +26,8 @@ const RUNS_MAX: usize = 150;
 const SUPER_MAGIC: u64 = u64::from_le_bytes(*b"SYSTXLFS");
 const CHECKPOINT_MAGIC: u64 = u64::from_le_bytes(*b"SYSTXLCP");
 
+/// Pages of a pack at most; it has fewer blocks.
+pub const PACK_PAGES: usize = 32;
 /// Number of an object of a volume.  Never used again.
 pub type Ino = u64;
 /// Inodes of one chunk of the inode map.
@@ -89,9 +93,33 @@ impl Geometry {
         self.segment_blocks - 6 - self.segment_blocks / 32
     }
 
+    /// Whether all of some blocks is in one segment.
+    pub fn has(&self, blocks: std::ops::Range<u64>) -> bool {
+        let segment = |block| Some(self.locate(block)?.0);
+        let first = segment(blocks.start);
+        first.is_some() && first == blocks.end.checked_sub(1).and_then(segment)
+    }
+
     /// Most chunks of the inode map that the root record can name.
     pub fn chunks_max(&self) -> usize {
         RUNS_MAX / 2 * self.usable() as usize * BLOCK / 48
+    }
+}
+
+/// Whether what is cold is compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Compression {
+    /// Nothing is.
+    #[default]
+    Off,
+    /// By zstd.
+    Zstd,
+}
+
+impl Compression {
+    /// Whether anything is.
+    pub fn is_on(self) -> bool {
+        self != Compression::Off
     }
 }
 
@@ -106,6 +134,8 @@ pub struct Super {
     pub blocks: u64,
     /// A name for persons, at most 255 bytes.
     pub label: String,
+    /// Whether what is cold is compressed.
+    pub compression: Compression,
 }
 
 impl Super {
@@ -113,12 +143,18 @@ impl Super {
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::new();
         e.u64(SUPER_MAGIC);
-        e.u32(FORMAT);
+        e.u32(match self.compression {
+            Compression::Off => PLAIN,
+            Compression::Zstd => PACKED,
+        });
         put_id(&mut e, &self.id);
         e.u32(self.geometry.segment_blocks);
         e.u32(self.geometry.segments);
         e.u64(self.blocks);
         e.bytes(self.label.as_bytes());
+        if self.compression == Compression::Zstd {
+            e.u8(1);
+        }
         sealed(e)
     }
 
@@ -134,7 +170,8 @@ impl Super {
         }
         unsealed(block, what, at)?;
         let bad = Error::undecodable(what, at);
-        if !(1..=FORMAT).contains(&d.u32().map_err(&bad)?) {
+        let format = d.u32().map_err(&bad)?;
+        if !(1..=PACKED).contains(&format) {
             return Err(Error::NotAVolume("an unknown version of the format"));
         }
         let id = get_id(&mut d).map_err(&bad)?;
@@ -146,7 +183,14 @@ impl Super {
         if Geometry::new(blocks, segment_blocks).ok() != Some(geometry) {
             return Err(Error::corrupt(what, at, "sizes that cannot be"));
         }
-        Ok(Super { id, geometry, blocks, label })
+        let compression = match format {
+            PACKED => match d.u8().map_err(&bad)? {
+                1 => Compression::Zstd,
+                _ => return Err(Error::NotAVolume("an unknown compression")),
+            },
+            _ => Compression::Off,
+        };
+        Ok(Super { id, geometry, blocks, label, compression })
     }
 }
 

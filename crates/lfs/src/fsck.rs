@@ -7,6 +7,7 @@
 mod tests;
 mod tree;
 
+use self::tree::Owners;
 use crate::device::Device;
 use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, COPIES, Head, Ino, Super};
@@ -263,7 +264,7 @@ impl Check {
 
     /// The committed tree and those of the snapshots, and what of the segments they use.
     fn trees(&mut self, state: &mut State) -> Result<()> {
-        let mut owners = BTreeMap::new();
+        let mut owners = Owners::default();
         tree::walk(self, &mut state.tree, &mut owners)?;
         for blob in [&state.last.root, &state.last.usage] {
             let blocks = blob.runs.iter().flat_map(|(at, n)| *at..*at + u64::from(*n));
@@ -281,24 +282,24 @@ impl Check {
             };
             self.blob(&snapshot.root, Structure::Root);
             let mut kept = Tree::new(state.tree.env.clone(), root.chunks);
-            let mut owners = BTreeMap::new();
+            let mut owners = Owners::default();
             tree::walk(self, &mut kept, &mut owners)?;
-            for at in owners.keys() {
-                let segment = state.tree.env.geometry.locate(*at).map(|(segment, _)| segment);
+            for at in owners.blocks() {
+                let segment = state.tree.env.geometry.locate(at).map(|(segment, _)| segment);
                 if !segment.is_some_and(|s| snapshot.pins.contains(&s)) {
                     let snapshot = snapshot.name.clone();
-                    self.findings.push(Finding::NotKept { snapshot, at: *at });
+                    self.findings.push(Finding::NotKept { snapshot, at });
                 }
             }
         }
         Ok(())
     }
 
-    fn usage(&mut self, state: &State, owners: &BTreeMap<u64, u32>) {
+    fn usage(&mut self, state: &State, owners: &Owners) {
         let geometry = &state.tree.env.geometry;
         for segment in 0..geometry.segments {
             let first = geometry.first(segment);
-            let counted = owners.range(first..first + u64::from(geometry.segment_blocks)).count();
+            let counted = owners.count(first..first + u64::from(geometry.segment_blocks));
             let (says, counted) = (state.usage.segment(segment).live, counted as u32);
             if says != counted {
                 self.findings.push(Finding::WrongUsage { segment, says, counted });
@@ -307,14 +308,14 @@ impl Check {
     }
 
     /// What is in use is spoken of by a summary, which the cleaner needs.
-    fn summaries(&mut self, state: &State, owners: &BTreeMap<u64, u32>) -> Result<()> {
+    fn summaries(&mut self, state: &State, owners: &Owners) -> Result<()> {
         let env = &state.tree.env;
         for segment in 0..env.geometry.segments {
             let first = env.geometry.first(segment);
             let within = first..first + u64::from(env.geometry.segment_blocks);
-            let Some((last, _)) = owners.range(within).next_back() else { continue };
+            let Some(last) = owners.last(within) else { continue };
             let mut at = first;
-            while at <= *last {
+            while at <= last {
                 let offset = (at - first) as u32;
                 let found = piece::read(&*env.dev, &env.geometry, &env.id, segment, offset)?;
                 let Some(piece) = found else {

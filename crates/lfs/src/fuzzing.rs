@@ -25,7 +25,13 @@ fn clock() -> Clock {
 
 fn made() -> Option<(Arc<MemDevice>, State)> {
     let dev = Arc::new(MemDevice::new(9 + 24 * 16));
-    let format = Format { segment_blocks: 16, id: ID, label: String::new(), owner: (0, 0) };
+    let format = Format {
+        segment_blocks: 16,
+        id: ID,
+        label: String::new(),
+        owner: (0, 0),
+        compression: Default::default(),
+    };
     mkfs(dev.clone(), &format, clock()).ok()?;
     let (state, ..) = recover(dev.clone(), clock()).ok()?;
     Some((dev, state))

@@ -1,11 +1,12 @@
 //! A group in the making: entries and blocks are put into pieces, pieces into segments.
 
 use crate::device::{Aligned, Device};
-use crate::entry::Entry;
+use crate::entry::{Entry, PagePacked};
 use crate::error::{Error, Result};
 use crate::format::{Geometry, Head, Ino, VolumeId};
-use crate::object::{Bytes, Place};
+use crate::object::{Bytes, Object, Place};
 use crate::piece::{Builder, Header, Purpose};
+use crate::tree::Tree;
 use crate::usage::Usage;
 use systx_base::Time;
 use systx_base::codec::Encoder;
@@ -15,8 +16,33 @@ use systx_base::codec::Encoder;
 pub enum Target {
     /// A page of a file.
     Page(Ino, u64),
+    /// The n-th block of the m-th pack.
+    Pack(usize, usize),
     /// A block of the n-th blob.
     Blob(usize),
+}
+
+/// A pack that is to be written, of pages that lie elsewhere so far.
+pub struct Moved {
+    /// The file.
+    pub ino: Ino,
+    /// The blocks of the pack.
+    pub blocks: Vec<Bytes>,
+    /// Its pages, and where each has been.
+    pub pages: Vec<(PagePacked, Place)>,
+}
+
+impl Moved {
+    /// The pages that are still where they have been: nobody has written, cut off or moved them.
+    pub fn stays<'a>(&'a self, tree: &'a Tree) -> impl Iterator<Item = PagePacked> + 'a {
+        let all = tree.loaded(self.ino).and_then(Object::pages);
+        let stays = move |packed: &PagePacked, was: &Place| {
+            let now = all.and_then(|all| all.get(&packed.page));
+            now.is_some_and(|now| now.memory.is_none() && now.place == Some(*was))
+        };
+        let all = self.pages.iter();
+        all.filter(move |(packed, was)| stays(packed, was)).map(|(packed, _)| *packed)
+    }
 }
 
 /// A group in the making.
@@ -42,6 +68,8 @@ pub struct Assembled {
     pub placed: Vec<(Target, Place)>,
     /// Segments that were begun.
     pub entered: Vec<u32>,
+    /// The packs among them.
+    pub packs: Vec<Moved>,
     /// The group refers to blocks that were written before and are not synced.
     pub after_sync: bool,
 }
@@ -80,6 +108,21 @@ impl<'a> Group<'a> {
         self.make_room(bytes, 1)?;
         self.builder.push_block(entry, bytes, block);
         self.targets.push(target);
+        Ok(())
+    }
+
+    /// Appends the blocks of a pack, which lie beside each other, with their entry.
+    ///
+    /// # Errors
+    /// As [`Group::entry`].
+    pub fn pack(&mut self, entry: Entry, blocks: &[Bytes], number: usize) -> Result<()> {
+        let bytes = encoded(&entry);
+        self.make_room(bytes, blocks.len())?;
+        self.builder.push(entry, bytes);
+        for (n, block) in blocks.iter().enumerate() {
+            self.builder.push_payload(block.clone());
+            self.targets.push(Target::Pack(number, n));
+        }
         Ok(())
     }
 
@@ -129,7 +172,7 @@ impl<'a> Group<'a> {
         let written = std::mem::take(&mut self.builder).finish(&header, &self.id);
         let at = self.geometry.first(head.segment) + u64::from(head.offset);
         let payload = at + u64::from(written.summary);
-        let places = (payload..).zip(&written.crcs).map(|(at, crc)| Place { at, crc: *crc });
+        let places = (payload..).zip(&written.crcs).map(|(at, crc)| Place::block(at, *crc));
         self.done.placed.extend(self.targets.drain(..).zip(places));
         head.offset += written.summary + written.crcs.len() as u32;
         // Nothing of it is on the device yet: better no daemon than somebody else's blocks lost.

@@ -12,8 +12,8 @@
 //! whole.  Isolation beyond that is for the layer above: a commit here refuses only what would
 //! break the tree.
 //!
-//! From the bottom up: `device`, `format`, `object`, `entry`, `rules`, `piece`, `usage`, `group`,
-//! `txn`, `veil`, `moments`, `reads`, `tree`, `superblock`, `root`, `promise`, `ops`, `pending`,
+//! From the bottom up: `device`, `format`, `usage`, `object`, `pack`, `entry`, `rules`, `piece`,
+//! `group`, `txn`, `veil`, `moments`, `reads`, `tree`, `superblock`, `root`, `promise`, `ops`, `pending`,
 //! `state`, `checkpoint`, `recovery`, `cleaner`, `fsck`, `snapshots`, `volume`, `stream`,
 //! `background`.
 
@@ -33,6 +33,7 @@ mod group;
 mod moments;
 mod object;
 mod ops;
+mod pack;
 mod pending;
 mod piece;
 mod promise;
@@ -67,4 +68,6 @@ pub use superblock::{grow, mend as mend_super, read_super};
 pub use tree::Clock;
 pub use txn::Txn;
 pub use veil::Hidden;
-pub use volume::{Format, Moment, Plan, Round, Space, Tended, Tending, Volume, fitting, mkfs};
+pub use volume::{
+    Format, Moment, Packed, Plan, Round, Space, Tended, Tending, Volume, fitting, mkfs,
+};

@@ -1,6 +1,6 @@
 //! Objects: what an inode is, and how its record is encoded.
 
-use crate::format::{BLOCK, Ino};
+use crate::format::{BLOCK, Ino, PACK_PAGES};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use systx_base::codec::{DecodeError, Decoder, Encoder};
@@ -70,13 +70,106 @@ pub struct Link {
 /// Content of a page that is not on the medium yet, [`BLOCK`] bytes.
 pub type Bytes = Arc<[u8]>;
 
+/// Where in a pack ([`crate::pack`]) a page lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Within {
+    /// Which page of the pack, below [`PACK_PAGES`].
+    pub index: u8,
+    /// Blocks of the pack, fewer than [`PACK_PAGES`]; 0: the page is a block and in no pack.
+    pub blocks: u8,
+}
+
 /// Where a page lies, and the sum of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// The block.
+    /// The block, or the first one of the pack.
     pub at: u64,
-    /// CRC-32C of the block.
+    /// CRC-32C of the page's bytes.
     pub crc: u32,
+    /// Where in the pack, if it is one.
+    pub within: Within,
+}
+
+/// Bits of a place's number that are the block; those of the page in a pack and of the pack's
+/// blocks are above.
+const BLOCK_BITS: u32 = 48;
+const INDEX_BITS: u32 = 6;
+
+impl Place {
+    /// A page that is a block.
+    pub fn block(at: u64, crc: u32) -> Place {
+        Place { at, crc, within: Within::default() }
+    }
+
+    /// Whether the page lies in a pack.
+    pub fn is_packed(&self) -> bool {
+        self.within.blocks > 0
+    }
+
+    /// The blocks that have to be read for it.
+    pub fn blocks(&self) -> std::ops::Range<u64> {
+        self.at..self.at.saturating_add(self.within.blocks.max(1).into())
+    }
+
+    /// Whether the blocks of `next` are the same, or go on behind these.
+    pub fn leads_to(&self, next: &Place) -> bool {
+        next.at == self.blocks().end || self.is_packed() && next.at == self.at
+    }
+
+    /// Whether the page so many after this one would lie there.
+    fn goes_on(&self, plus: usize, next: &Place) -> bool {
+        let (at, within) = (self.at, self.within);
+        match within.blocks {
+            0 => !next.is_packed() && next.at == at + plus as u64,
+            blocks => {
+                (next.at, next.within.blocks) == (at, blocks)
+                    && usize::from(next.within.index) == usize::from(within.index) + plus
+            }
+        }
+    }
+
+    /// Block and place in the pack in one number.
+    pub fn number(&self) -> u64 {
+        let within = u64::from(self.within.index) | u64::from(self.within.blocks) << INDEX_BITS;
+        self.at | within << BLOCK_BITS
+    }
+
+    /// The opposite of [`Place::number`], of the page so many after that one.
+    ///
+    /// # Errors
+    /// If there is no such place.
+    fn numbered(d: &Decoder<'_>, number: u64, plus: u64, crc: u32) -> Result<Place, DecodeError> {
+        let (at, within) = (number & ((1 << BLOCK_BITS) - 1), number >> BLOCK_BITS);
+        let (index, blocks) = (within & ((1 << INDEX_BITS) - 1), within >> INDEX_BITS);
+        let index = if blocks > 0 { index + plus } else { index };
+        let at = if blocks > 0 { at } else { at + plus };
+        let is_right = if blocks > 0 {
+            index < PACK_PAGES as u64 && blocks < PACK_PAGES as u64
+        } else {
+            index == 0
+        };
+        match (u8::try_from(index), u8::try_from(blocks)) {
+            (Ok(index), Ok(blocks)) if is_right && at < 1 << BLOCK_BITS => {
+                Ok(Place { at, crc, within: Within { index, blocks } })
+            }
+            _ => Err(d.invalid("block", number)),
+        }
+    }
+
+    /// Appends it.
+    pub fn encode(&self, e: &mut Encoder) {
+        e.u64(self.number());
+        e.u32(self.crc);
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// If there is no such place.
+    pub fn decode(d: &mut Decoder<'_>) -> Result<Place, DecodeError> {
+        let (number, crc) = (d.u64()?, d.u32()?);
+        Place::numbered(d, number, 0, crc)
+    }
 }
 
 /// One page of a file.
@@ -194,22 +287,22 @@ pub fn node_record(node: &Node) -> u64 {
     (128 + xattrs + node.target.len()) as u64
 }
 
-/// A run: page, block, count and the sums.
+/// A run: page, place, count and the sums.
 fn encode_pages(e: &mut Encoder, pages: &BTreeMap<u64, Page>) {
-    let mut runs: Vec<(u64, u64, Vec<u32>)> = Vec::new();
+    let mut runs: Vec<(u64, Place, Vec<u32>)> = Vec::new();
     for (page, place) in pages.iter().filter_map(|(n, p)| Some((*n, p.place?))) {
         match runs.last_mut() {
             Some((first, at, crcs))
-                if page == *first + crcs.len() as u64 && place.at == *at + crcs.len() as u64 =>
+                if page == *first + crcs.len() as u64 && at.goes_on(crcs.len(), &place) =>
             {
                 crcs.push(place.crc);
             }
-            _ => runs.push((page, place.at, vec![place.crc])),
+            _ => runs.push((page, place, vec![place.crc])),
         }
     }
     e.seq(&runs, |e, (page, at, crcs)| {
         e.u64(*page);
-        e.u64(*at);
+        e.u64(at.number());
         e.seq(crcs, |e, crc| e.u32(*crc));
     });
 }
@@ -220,8 +313,7 @@ fn decode_pages(d: &mut Decoder<'_>) -> Result<BTreeMap<u64, Page>, DecodeError>
     for (page, at, crcs) in runs {
         check_pages(d, page, crcs.len())?;
         for (i, crc) in (0..).zip(crcs) {
-            let at = at.checked_add(i).ok_or_else(|| d.invalid("block", at))?;
-            let place = Some(Place { at, crc });
+            let place = Some(Place::numbered(d, at, i, crc)?);
             pages.insert(page + i, Page { place, memory: None });
         }
     }

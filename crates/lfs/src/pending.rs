@@ -1,10 +1,10 @@
 //! What the log does not have yet, by key: a flush writes the outcome of each, however often it
 //! changed.
 
-use crate::entry::Entry;
+use crate::entry::{Entry, PagePacked};
 use crate::error::Result;
 use crate::format::Ino;
-use crate::group::{Group, Target};
+use crate::group::{Group, Moved, Target};
 use crate::object::{Page, Place};
 use crate::tree::Tree;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +34,10 @@ pub struct Pending {
     pub bytes: u64,
     /// Private segments that became the volume's, and their generations.
     pub adopted: Vec<(u32, u32)>,
+    /// Packs that the cleaner has made, or moves.
+    pub packs: Vec<Moved>,
+    /// The pages of these.
+    packed: BTreeSet<(Ino, u64)>,
 }
 
 impl Pending {
@@ -45,6 +49,7 @@ impl Pending {
             && self.cuts.is_empty()
             && self.pages.is_empty()
             && self.adopted.is_empty()
+            && self.packs.is_empty()
     }
 
     /// Pages that have to be written.
@@ -54,8 +59,10 @@ impl Pending {
 
     /// Blocks that a flush writes at most.
     pub fn blocks(&self) -> u64 {
-        let entries = self.bytes + (self.page_count + self.light_count) * 32;
-        self.page_count + entries.div_ceil(4096) + 2
+        let packs: usize = self.packs.iter().map(|moved| moved.blocks.len()).sum();
+        let packed: usize = self.packs.iter().map(|moved| 64 + moved.pages.len() * 13).sum();
+        let entries = self.bytes + (self.page_count + self.light_count) * 32 + packed as u64;
+        self.page_count + packs as u64 + entries.div_ceil(4096) + 2
     }
 
     /// A page has changed; whether it has to be written.
@@ -73,6 +80,17 @@ impl Pending {
     /// Whether a page waits to be written.
     pub fn has_page(&self, ino: Ino, page: u64) -> bool {
         self.pages.get(&ino).is_some_and(|pages| pages.get(&page) == Some(&true))
+    }
+
+    /// Pages are written as a pack, those of them that nobody changes before.
+    pub fn pack(&mut self, moved: Moved) {
+        self.packed.extend(moved.pages.iter().map(|(packed, _)| (moved.ino, packed.page)));
+        self.packs.push(moved);
+    }
+
+    /// Whether the next flush writes a page anyway.
+    pub fn writes(&self, ino: Ino, page: u64) -> bool {
+        self.has_page(ino, page) || self.packed.contains(&(ino, page))
     }
 
     /// A file was cut: what was written beyond before does not matter any longer.
@@ -120,6 +138,13 @@ impl Pending {
         for (ino, pages) in &self.pages {
             let Some(all) = tree.loaded(*ino).and_then(|o| o.pages()) else { continue };
             write_pages(*ino, pages, all, group)?;
+        }
+        for (number, moved) in self.packs.iter().enumerate() {
+            let pages: Vec<PagePacked> = moved.stays(tree).collect();
+            if !pages.is_empty() {
+                let entry = Entry::Packed(moved.ino, moved.blocks.len() as u8, pages);
+                group.pack(entry, &moved.blocks, number)?;
+            }
         }
         self.gone.iter().try_for_each(|ino| group.entry(Entry::Gone(*ino)))
     }

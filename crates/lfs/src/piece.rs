@@ -126,8 +126,13 @@ impl Builder {
         if !joined {
             self.push(entry, bytes);
         }
-        self.payload.push(block);
+        self.push_payload(block);
         self.payload.len() - 1
+    }
+
+    /// Appends a block of the last entry.
+    pub fn push_payload(&mut self, block: Bytes) {
+        self.payload.push(block);
     }
 
     /// The piece's bytes, its sum, the sums of its blocks, and the blocks of its summary.

@@ -17,6 +17,7 @@ pub use newest::prove;
 use crate::device::Device;
 use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, COPIES, Checkpoint, Head, Super};
+use crate::pack::Unpacked;
 use crate::pending::Pending;
 use crate::piece::{self, Piece, Purpose};
 use crate::root::Root;
@@ -75,7 +76,9 @@ pub fn recover_broken(dev: Arc<dyn Device>, clock: Clock) -> Result<(State, Repo
 /// As [`read_super`].
 pub fn environment(dev: Arc<dyn Device>, clock: Clock) -> Result<(Env, Super)> {
     let sup = read_super(&*dev)?;
-    Ok((Env { dev, geometry: sup.geometry, id: sup.id, clock }, sup))
+    let (geometry, id, compression) = (sup.geometry, sup.id, sup.compression);
+    let unpacked = Unpacked::default();
+    Ok((Env { dev, geometry, id, clock, compression, unpacked }, sup))
 }
 
 /// As [`recover`], by the newest checkpoint that can be read, which may be an older one than the

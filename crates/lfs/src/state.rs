@@ -7,11 +7,13 @@ mod past;
 
 pub use cover::Cover;
 
+use crate::entry::PagePacked;
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, Geometry, Head, Ino};
 use crate::group::{Assembled, Group, Target};
-use crate::object::{Body, Place};
+use crate::object::{Body, Object, Place};
 use crate::ops::{Maker, Ops};
+use crate::pack;
 use crate::pending::Pending;
 use crate::piece::Purpose;
 use crate::promise::Promises;
@@ -312,6 +314,8 @@ impl State {
         blocks += (txn.created.len() as u64 / 32 + 2) * (crate::tree::CHUNK_BLOCKS + 1);
         let pages: u64 = txn.pages.values().map(|p| p.len() as u64).sum();
         blocks += (pages * crate::object::PAGE_RECORD).div_ceil(4096) * 2;
+        // A page that is taken out of a pack may count as a block in its new file.
+        blocks += txn.taken.len() as u64 * u64::from(self.tree.env.compression.is_on());
         if self.tree.chunks.len() + txn.created.len() / 32 + 2 > self.tree.env.geometry.chunks_max()
         {
             return Err(Error::NoSpace);
@@ -342,10 +346,10 @@ impl State {
     /// Takes an object out of the tree, with its pages.
     pub fn delete(&mut self, ino: Ino) -> Result<()> {
         self.tree.load(ino)?;
-        let Some(object) = self.tree.remove(ino) else { return Ok(()) };
+        let Some(mut object) = self.tree.remove(ino) else { return Ok(()) };
         self.keep_removed(ino, &object);
-        if let Body::Pages(pages) = &object.body {
-            pages.values().filter_map(|p| p.place).for_each(|p| self.usage.remove(p.at));
+        if let Body::Pages(pages) = &mut object.body {
+            pack::cut(&mut self.usage, pages, 0);
         }
         if let Some(blob) = self.tree.stored.remove(&ino) {
             self.usage.remove_blob(&blob);
@@ -390,6 +394,7 @@ impl State {
                 self.replace(*ino, *page, *place)?;
             }
         }
+        done.packs = pending.packs;
         let blocks: usize = done.writes.iter().map(|(_, b)| b.len() / crate::format::BLOCK).sum();
         self.flow.since += blocks as u64;
         Ok(done)
@@ -399,14 +404,38 @@ impl State {
     fn replace(&mut self, ino: Ino, page: u64, place: Place) -> Result<()> {
         let Some(slot) = self.tree.page_mut(ino, page) else { return Ok(()) };
         let old = slot.place.replace(place);
+        let Some(pages) = self.tree.loaded(ino).and_then(Object::pages) else { return Ok(()) };
         if let Some(old) = old {
-            self.usage.remove(old.at);
+            pack::lost(&mut self.usage, pages, page, old);
         }
-        self.usage.add(place.at)
+        pack::gained(&mut self.usage, pages, page, place)
+    }
+
+    /// The packs of a group are on the medium: their pages lie there from here on.  Not before, as
+    /// they are not in memory.  Those that somebody has changed meanwhile are in the next group.
+    ///
+    /// # Errors
+    /// What an invariant says.
+    pub fn settle_packs(&mut self, done: &Assembled) -> Result<()> {
+        for (target, place) in &done.placed {
+            let Target::Pack(n, 0) = target else { continue };
+            let moved = &done.packs[*n];
+            let pages: Vec<PagePacked> = moved.stays(&self.tree).collect();
+            for packed in pages {
+                let place = packed.place(place.at, moved.blocks.len() as u8);
+                self.tree.change(moved.ino)?;
+                self.replace(moved.ino, packed.page, place)?;
+            }
+        }
+        Ok(())
     }
 
     /// A group is on the medium: what it wrote need not be in memory any longer.
-    pub fn settle(&mut self, done: &Assembled) {
+    ///
+    /// # Errors
+    /// As [`State::settle_packs`].
+    pub fn settle(&mut self, done: &Assembled) -> Result<()> {
+        self.settle_packs(done)?;
         for (target, place) in &done.placed {
             let Target::Page(ino, page) = target else { continue };
             if self.pending.has_page(*ino, *page) {
@@ -418,6 +447,7 @@ impl State {
                 slot.memory = None;
             }
         }
+        Ok(())
     }
 
     /// Segments that transactions have given up are nobody's.

@@ -2,9 +2,10 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result, Structure};
-use crate::format::{BLOCK, Blob, CHUNK, Geometry, Ino, VolumeId};
+use crate::format::{BLOCK, Blob, CHUNK, Compression, Geometry, Ino, VolumeId};
 use crate::moments::Moments;
 use crate::object::{Object, Page, Place};
+use crate::pack::Unpacked;
 use crate::reads::Reads;
 use crate::strays::Strays;
 use crate::veil::Veil;
@@ -32,6 +33,10 @@ pub struct Env {
     pub id: VolumeId,
     /// The time.
     pub clock: Clock,
+    /// Whether cold pages are compressed.
+    pub compression: Compression,
+    /// The packs that were read last.
+    pub unpacked: Unpacked,
 }
 
 impl Env {
@@ -69,6 +74,9 @@ impl Env {
     /// # Errors
     /// As [`Env::read_blob`].
     pub fn read_page(&self, place: Place) -> Result<Vec<u8>> {
+        if place.is_packed() {
+            return self.unpacked.page(place, |to| self.dev.read(place.at, to));
+        }
         let mut bytes = vec![0; BLOCK];
         self.read_pages(place.at, &[place.crc], &mut bytes)?;
         Ok(bytes)
@@ -120,7 +128,7 @@ impl Env {
             Object::decode(&mut Decoder::new(&bytes)).map_err(Error::undecodable(what, at))?;
         let places = object.pages().into_iter().flat_map(BTreeMap::values);
         for place in places.filter_map(|p| p.place) {
-            if self.geometry.locate(place.at).is_none() {
+            if !self.geometry.has(place.blocks()) {
                 return Err(Error::corrupt(what, at, "a page outside of the segments"));
             }
         }

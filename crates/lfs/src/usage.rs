@@ -1,7 +1,7 @@
 //! The usage table: what is known of each segment.
 
 use crate::error::{Error, Result, Structure};
-use crate::format::Geometry;
+use crate::format::{Geometry, PACK_PAGES};
 use std::collections::BTreeSet;
 use systx_base::codec::{Decoder, Encoder};
 
@@ -283,7 +283,8 @@ impl Usage {
             slot.generation = d.u32().map_err(&bad)?;
             slot.live = d.u32().map_err(&bad)?;
             slot.newest = d.u64().map_err(&bad)?;
-            if slot.live > geometry.segment_blocks {
+            // Pages of a pack that went to other files are counted in each.
+            if u64::from(slot.live) > u64::from(geometry.segment_blocks) * PACK_PAGES as u64 {
                 return Err(damaged("more blocks in use than a segment has"));
             }
             usage.occupied += u64::from(slot.live);

@@ -2,8 +2,9 @@
 
 mod cleaning;
 mod moment;
+mod packing;
 
-pub use cleaning::{Plan, Round, Tended, Tending};
+pub use cleaning::{Packed, Plan, Round, Tended, Tending};
 pub use moment::Moment;
 
 use crate::checkpoint;
@@ -11,10 +12,12 @@ use crate::cleaner;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::{
-    BLOCK, Blob, Checkpoint, Geometry, Head, Ino, ROOT, SEGMENT_BLOCKS, Super, VolumeId,
+    BLOCK, Blob, Checkpoint, Compression, Geometry, Head, Ino, ROOT, SEGMENT_BLOCKS, Super,
+    VolumeId,
 };
 use crate::object::{Attrs, Node, Object};
 use crate::ops::Ops;
+use crate::pack::Unpacked;
 use crate::pending::Pending;
 use crate::piece::Purpose;
 use crate::promise::Promise;
@@ -45,6 +48,8 @@ pub struct Format {
     pub label: String,
     /// Owner and group of the root directory.
     pub owner: (systx_base::Uid, systx_base::Gid),
+    /// Whether the cleaner compresses what is cold.
+    pub compression: Compression,
 }
 
 /// How full a volume is, in blocks.
@@ -111,13 +116,15 @@ pub fn mkfs(dev: Arc<dyn Device>, format: &Format, clock: Clock) -> Result<()> {
     dev.sync()?;
     // Only now: a super block with an older checkpoint than its last would be an older volume.
     dev.write(1, &vec![0; BLOCK * 4])?;
-    let env = Env { dev: dev.clone(), geometry, id: format.id, clock };
+    let (id, compression, unpacked) = (format.id, format.compression, Unpacked::default());
+    let env = Env { dev: dev.clone(), geometry, id, clock, compression, unpacked };
     let mut state = empty(env, format.owner);
     checkpoint::write(&mut state)?;
     // The other region has the same: from here on one that cannot be read is damaged.
     let same = Checkpoint { sequence: 0, ..state.last.clone() }.encode(&format.id)?;
     Checkpoint::copies(0).try_for_each(|at| dev.write(at, &same))?;
-    let sup = Super { id: format.id, geometry, blocks, label: format.label.clone() };
+    let label = format.label.clone();
+    let sup = Super { id: format.id, geometry, blocks, label, compression };
     dev.write(last, &sup.encode())?;
     dev.write(0, &sup.encode())?;
     Ok(dev.sync()?)
@@ -477,10 +484,9 @@ impl Volume {
         state.flow.writing = false;
         self.written.notify_all();
         if done.is_ok() {
-            state.settle(&group);
             state.flow.durable = covers;
             self.durable.store(covers, Ordering::Release);
-            done = self.checkpoint_if_due(&mut state);
+            done = state.settle(&group).and_then(|()| self.checkpoint_if_due(&mut state));
         } else {
             state.flow.stopped = Some(Stopped::Poisoned);
         }

@@ -7,15 +7,15 @@
 
 mod common;
 
-use common::{SEGMENT, bytes, clock, commit, dir, file, format, open, tree};
+use common::{SEGMENT, bytes, clock, commit, dir, file, format, open, some, tree};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use systx_base::Kind;
 use systx_lfs::device::MemDevice;
-use systx_lfs::format::{BLOCK, FORMAT, ROOT};
+use systx_lfs::format::{BLOCK, Compression, ROOT};
 use systx_lfs::fsck::check;
-use systx_lfs::{SetXattr, Shape, mkfs};
+use systx_lfs::{Format, SetXattr, Shape, mkfs};
 
 fn golden(format: u32, what: &str) -> PathBuf {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -46,10 +46,13 @@ fn unpack(packed: &[u8]) -> Vec<u8> {
     image
 }
 
+/// The version of a volume without packs, and of one that may have some.
+const FORMATS: [(u32, Compression); 2] = [(2, Compression::Off), (3, Compression::Zstd)];
+
 /// A volume with something of everything, of which the log has to be followed.
-fn made() -> MemDevice {
+fn made(compression: Compression) -> MemDevice {
     let dev = Arc::new(MemDevice::new(9 + 40 * SEGMENT as usize));
-    mkfs(dev.clone(), &format(), clock()).unwrap();
+    mkfs(dev.clone(), &Format { compression, ..format() }, clock()).unwrap();
     let volume = open(dev.clone()).unwrap();
     let fill = |name: &[u8], seed, len| {
         commit(&volume, |ops| {
@@ -70,6 +73,20 @@ fn made() -> MemDevice {
     fill(b"first", 1, 700);
     volume.snapshot("kept").unwrap();
     volume.checkpoint().unwrap();
+    if compression != Compression::Off {
+        // Pages of two files are in packs: in records of the checkpoint, and in the log after it.
+        let packed = |name: &[u8]| {
+            commit(&volume, |ops| {
+                let f = ops.create(ROOT, name, &file())?;
+                ops.write(f, 0, &some(2, 30 * 4096))
+            })
+            .unwrap();
+            volume.checkpoint().unwrap();
+            assert!(volume.pack().unwrap().pages >= 9);
+        };
+        packed(b"packed");
+        packed(b"packed later");
+    }
     fill(b"second", 50, 5000);
     volume.plain(|ops| ops.unlink(ROOT, b"first2")).unwrap();
     volume.sync().unwrap();
@@ -100,7 +117,7 @@ fn seen(dev: MemDevice) -> String {
 
 #[test]
 fn volumes_of_each_format_are_read() {
-    for format in 1..=FORMAT {
+    for format in 1..=FORMATS.len() as u32 + 1 {
         let image = std::fs::read(golden(format, "image"))
             .unwrap_or_else(|e| panic!("format {format} has no golden image: {e}"));
         let trees = std::fs::read_to_string(golden(format, "tree")).unwrap();
@@ -111,22 +128,25 @@ fn volumes_of_each_format_are_read() {
 /// Who changes the format without a new version breaks volumes that exist.
 #[test]
 fn the_format_is_as_it_was() {
-    let image = std::fs::read(golden(FORMAT, "image")).unwrap();
-    let (now, then) = (made().bytes(), unpack(&image));
-    let differs = |n: &usize| now[n * BLOCK..][..BLOCK] != then[n * BLOCK..][..BLOCK];
-    let blocks: Vec<usize> = (0..now.len() / BLOCK).filter(differs).collect();
-    assert!(now.len() == then.len() && blocks.is_empty(), "blocks {blocks:?} differ");
+    for (format, compression) in FORMATS {
+        let image = std::fs::read(golden(format, "image")).unwrap();
+        let (now, then) = (made(compression).bytes(), unpack(&image));
+        let differs = |n: &usize| now[n * BLOCK..][..BLOCK] != then[n * BLOCK..][..BLOCK];
+        let blocks: Vec<usize> = (0..now.len() / BLOCK).filter(differs).collect();
+        assert!(now.len() == then.len() && blocks.is_empty(), "{format}: blocks {blocks:?} differ");
+    }
 }
 
 #[test]
 #[ignore = "makes the files"]
 fn make() {
-    let dev = made();
+    let (format, compression) = FORMATS[FORMATS.len() - 1];
+    let dev = made(compression);
     for (what, content) in [
         ("image", pack(&dev.bytes())),
         ("tree", seen(MemDevice::from_bytes(dev.bytes())).into_bytes()),
     ] {
-        let path = golden(FORMAT, what);
+        let path = golden(format, what);
         assert!(!path.exists(), "{} exists", path.display());
         std::fs::write(path, content).unwrap();
     }

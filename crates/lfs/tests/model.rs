@@ -6,10 +6,10 @@
 mod common;
 
 use common::acts::{Act, Model, act, plain, run};
-use common::{BLOCKS, budget, fresh, open, tree};
+use common::{BLOCKS, budget, fresh_packing, open, tree};
 use proptest::prelude::*;
-use systx_lfs::Txn;
 use systx_lfs::fsck::check as check_volume;
+use systx_lfs::{Greedy, Txn};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -18,6 +18,9 @@ enum Step {
     Abort(Vec<Act>),
     Sync,
     Checkpoint,
+    /// What lies there becomes cold, and is compressed.
+    Pack,
+    Clean,
     /// The volume is left without a word and opened again: what was not synced may be gone.
     Crash,
     Close,
@@ -30,13 +33,15 @@ fn step() -> impl Strategy<Value = Step> {
         1 => prop::collection::vec(act(), 1..8).prop_map(Step::Abort),
         1 => Just(Step::Sync),
         1 => Just(Step::Checkpoint),
+        1 => Just(Step::Pack),
+        1 => Just(Step::Clean),
         1 => Just(Step::Crash),
         1 => Just(Step::Close),
     ]
 }
 
 fn check(steps: &[Step]) {
-    let (disk, mut volume) = fresh(BLOCKS);
+    let (disk, mut volume) = fresh_packing(BLOCKS);
     let mut model = Model::new();
     for step in steps {
         match step {
@@ -60,6 +65,11 @@ fn check(steps: &[Step]) {
             }
             Step::Sync => volume.sync().unwrap(),
             Step::Checkpoint => volume.checkpoint().unwrap(),
+            Step::Pack => {
+                volume.checkpoint().unwrap();
+                volume.pack().unwrap();
+            }
+            Step::Clean => drop(volume.clean(&Greedy, volume.space().free_segments + 2).unwrap()),
             Step::Crash => {
                 volume.sync().unwrap();
                 drop(volume);

@@ -8,7 +8,8 @@ mod common;
 use common::acts::{act, plain};
 use common::power::{Run, Step, crashes, cuts, record, step, take, workload};
 use common::{
-    BLOCKS, Dump, LIMITS, SEGMENT, budget, bytes, clock, commit, dir, dump, file, fresh, open, tree,
+    BLOCKS, Dump, LIMITS, SEGMENT, budget, bytes, clock, commit, dir, dump, file, fresh_packing,
+    open, tree,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use systx_lfs::fsck::check;
 use systx_lfs::{Error, Greedy, Limits, Moment, Ops, SetAttrs, SetXattr, Txn, Volume};
 
 fn shared(blocks: u64) -> (Arc<SimDisk>, Arc<Volume>) {
-    let (disk, volume) = fresh(blocks);
+    let (disk, volume) = fresh_packing(blocks);
     (disk, Arc::new(volume))
 }
 

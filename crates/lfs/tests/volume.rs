@@ -598,7 +598,13 @@ fn the_medium_is_told_of_all_that_a_read_of_several_pages_needs() {
     let inner = MemDevice::new(2048);
     let dev = Arc::new(Told { inner, soon: Mutex::default() });
     let label = String::new();
-    let format = Format { segment_blocks: 64, id: [7; 16], label, owner: (0, 0) };
+    let format = Format {
+        segment_blocks: 64,
+        id: [7; 16],
+        label,
+        owner: (0, 0),
+        compression: Default::default(),
+    };
     mkfs(dev.clone(), &format, clock()).unwrap();
     let volume = Volume::open(dev.clone(), clock(), 1, LIMITS).unwrap();
     let mut f = ROOT;

@@ -24,7 +24,13 @@ pub fn clock() -> Clock {
 pub fn make(dev: Arc<dyn Device>) {
     let segment_blocks = fitting(dev.blocks()).expect("room for a volume").segment_blocks;
     let id = [VOLUMES.fetch_add(1, Ordering::Relaxed); 16];
-    let format = Format { segment_blocks, id, label: "test".to_owned(), owner: (0, 0) };
+    let format = Format {
+        segment_blocks,
+        id,
+        label: "test".to_owned(),
+        owner: (0, 0),
+        compression: Default::default(),
+    };
     mkfs(dev, &format, clock()).expect("a volume");
 }
 

@@ -26,7 +26,13 @@ fn open(dev: &Arc<MemDevice>) -> Volume {
 fn volume() -> Arc<MemDevice> {
     let dev = Arc::new(MemDevice::new(9 + 48 * 16));
     let label = "checked".to_owned();
-    let format = Format { segment_blocks: 16, id: [1; 16], label, owner: (0, 0) };
+    let format = Format {
+        segment_blocks: 16,
+        id: [1; 16],
+        label,
+        owner: (0, 0),
+        compression: Default::default(),
+    };
     mkfs(dev.clone(), &format, clock()).expect("mkfs");
     let volume = open(&dev);
     let act = |n: u64| {

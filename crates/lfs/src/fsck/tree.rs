@@ -4,8 +4,10 @@ use super::{Check, Finding};
 use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, Blob, Ino, ROOT};
 use crate::object::Object;
+use crate::pack;
 use crate::tree::{Stored, Tree};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use systx_base::Kind;
 
 /// What the walk knows of an object.
@@ -19,8 +21,51 @@ struct Known {
     parents: Vec<Ino>,
 }
 
+/// Who owns which block.
+#[derive(Default)]
+pub struct Owners {
+    /// How many own a block, of all but packs.
+    single: BTreeMap<u64, u32>,
+    /// By first block of a pack: how many it has, and how many of these count as in use.
+    packs: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Owners {
+    /// All blocks that anything refers to.
+    pub fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
+        let packs = self.packs.iter().flat_map(|(at, (n, _))| *at..*at + n);
+        self.single.keys().copied().chain(packs)
+    }
+
+    /// The last of some blocks that anything refers to.
+    pub fn last(&self, within: Range<u64>) -> Option<u64> {
+        let single = self.single.range(within.clone()).next_back().map(|(at, _)| *at);
+        let pack = self.packs.range(within).next_back().map(|(at, (n, _))| at + n - 1);
+        single.max(pack)
+    }
+
+    /// How many of some blocks are in use.
+    pub fn count(&self, within: Range<u64>) -> u64 {
+        let packs: u64 = self.packs.range(within.clone()).map(|(_, (_, used))| used).sum();
+        self.single.range(within).count() as u64 + packs
+    }
+
+    /// Finds packs that something else lies in.
+    fn overlaps(&self) -> Vec<u64> {
+        let mut end = 0;
+        let mut found = Vec::new();
+        for (at, (n, _)) in &self.packs {
+            if *at < end || self.single.range(*at..*at + n).next().is_some() {
+                found.push(*at);
+            }
+            end = end.max(*at + n);
+        }
+        found
+    }
+}
+
 /// Checks a tree, and counts who owns which block.
-pub fn walk(check: &mut Check, tree: &mut Tree, owners: &mut BTreeMap<u64, u32>) -> Result<()> {
+pub fn walk(check: &mut Check, tree: &mut Tree, owners: &mut Owners) -> Result<()> {
     let mut known = BTreeMap::new();
     let mut names = Vec::new();
     let inos = inodes(check, tree, owners)?;
@@ -71,15 +116,13 @@ pub fn walk(check: &mut Check, tree: &mut Tree, owners: &mut BTreeMap<u64, u32>)
         }
     }
     agree(check, &known);
+    let shared = owners.overlaps().into_iter().map(|at| Finding::Shared { at });
+    check.findings.extend(shared);
     Ok(())
 }
 
 /// All objects, from all chunks that can be read.
-fn inodes(
-    check: &mut Check,
-    tree: &Tree,
-    owners: &mut BTreeMap<u64, u32>,
-) -> Result<BTreeSet<Ino>> {
+fn inodes(check: &mut Check, tree: &Tree, owners: &mut Owners) -> Result<BTreeSet<Ino>> {
     let mut inos = BTreeSet::new();
     for (chunk, blob) in &tree.chunks {
         own(check, owners, blocks(blob));
@@ -107,9 +150,9 @@ fn blocks(blob: &Blob) -> impl Iterator<Item = u64> + '_ {
 }
 
 /// Counts an owner of each block.
-pub fn own(check: &mut Check, owners: &mut BTreeMap<u64, u32>, blocks: impl Iterator<Item = u64>) {
+pub fn own(check: &mut Check, owners: &mut Owners, blocks: impl Iterator<Item = u64>) {
     for at in blocks {
-        let count = owners.entry(at).or_insert(0);
+        let count = owners.single.entry(at).or_insert(0);
         *count += 1;
         if *count == 2 {
             check.findings.push(Finding::Shared { at });
@@ -122,13 +165,25 @@ fn pages(
     tree: &Tree,
     ino: Ino,
     object: &Object,
-    owners: &mut BTreeMap<u64, u32>,
+    owners: &mut Owners,
 ) -> Result<()> {
+    let mut indexes = BTreeSet::new();
     let end = object.node.attrs.size.div_ceil(BLOCK as u64);
     for (page, known) in object.pages().into_iter().flatten() {
         let Some(place) = known.place else { continue };
         check.pages += 1;
-        own(check, owners, std::iter::once(place.at));
+        if place.is_packed() {
+            // The same page of a pack twice, or packs of different lengths at one place.
+            let pack = owners.packs.entry(place.at).or_insert((place.within.blocks.into(), 0));
+            let is_other = pack.0 != u64::from(place.within.blocks);
+            if is_other || !indexes.insert((place.at, place.within.index)) {
+                check.findings.push(Finding::Shared { at: place.at });
+            }
+            let all = object.pages().expect("it has this page");
+            pack.1 += u64::from(pack::counts(all, *page, place));
+        } else {
+            own(check, owners, std::iter::once(place.at));
+        }
         if *page >= end {
             check.findings.push(Finding::BeyondEnd { ino, page: *page });
         }

@@ -39,7 +39,7 @@ struct Run {
 
 impl Run {
     fn goes_on(&self, place: Place) -> bool {
-        self.first + self.sums.len() as u64 == place.at
+        !place.is_packed() && self.first + self.sums.len() as u64 == place.at
     }
 
     fn add(&mut self, place: Place) {
@@ -102,7 +102,7 @@ impl Ops<'_> {
             }
             let to = &mut to[done..done + n];
             match content {
-                Content::Stored(place) if n == BLOCK => run.add(place),
+                Content::Stored(place) if n == BLOCK && !place.is_packed() => run.add(place),
                 Content::Zeros => to.fill(0),
                 other => {
                     let bytes = other.bytes(&self.tree.env)?.unwrap_or_else(zeros);
@@ -125,14 +125,19 @@ impl Ops<'_> {
         let Some(pages) = self.tree.loaded(ino).and_then(Object::pages) else { return };
         let stored = pages.range(told).map(|(_, page)| page);
         let (mut run, mut count, mut runs) = (0..0, 0, 0);
-        for at in stored.filter(|p| p.memory.is_none()).filter_map(|p| Some(p.place?.at)) {
-            if at != run.end {
+        for blocks in stored.filter(|p| p.memory.is_none()).filter_map(|p| Some(p.place?.blocks()))
+        {
+            count += 1;
+            // The next page of the same pack.
+            if blocks.end == run.end {
+                continue;
+            }
+            if blocks.start != run.end {
                 self.tree.env.dev.soon(run.start, run.end - run.start);
-                run = at..at;
+                run.start = blocks.start;
                 runs += 1;
             }
-            run.end += 1;
-            count += 1;
+            run.end = blocks.end;
         }
         self.tree.env.dev.soon(run.start, run.end - run.start);
         let all = pages.len() as u64;

@@ -5,8 +5,10 @@ use crate::entry::Entry;
 use crate::error::{Error, Result, Structure};
 use crate::format::{INO_MAX, Ino};
 use crate::object::{Body, Node, Object, PAGE_RECORD, Page, Place, entry_record, node_record};
+use crate::pack;
 use crate::piece::{Piece, Purpose};
 use crate::state::State;
+use crate::usage::Usage;
 use std::collections::BTreeMap;
 
 /// Applies the entries of a piece.
@@ -17,7 +19,7 @@ pub fn piece(state: &mut State, piece: &Piece) -> Result<()> {
     let geometry = state.tree.env.geometry;
     let at = geometry.first(piece.header.segment) + u64::from(piece.header.offset);
     let first = at + u64::from(piece.summary);
-    let mut blocks = (first..).zip(&piece.crcs).map(|(at, crc)| Place { at, crc: *crc });
+    let mut blocks = (first..).zip(&piece.crcs).map(|(at, crc)| Place::block(at, *crc));
     for entry in &piece.entries {
         apply(state, entry, &mut blocks).map_err(|e| match e {
             Error::NotFound => {
@@ -55,27 +57,34 @@ fn apply(state: &mut State, entry: &Entry, blocks: &mut impl Iterator<Item = Pla
             Ok(())
         }
         Entry::Cut(ino, first) => {
-            let off = pages(state, *ino)?.split_off(first);
-            off.values().filter_map(|p| p.place).for_each(|p| state.usage.remove(p.at));
+            let (pages, usage) = pages(state, *ino)?;
+            pack::cut(usage, pages, *first);
             Ok(())
         }
         Entry::Data(ino, page, n) => {
             let places: Vec<Place> = blocks.take(*n as usize).collect();
-            set_pages(state, *ino, *page, &places)
+            set_pages(state, *ino, (*page..).zip(places))
+        }
+        Entry::Packed(ino, n, pages) => {
+            let first = blocks.take((*n).into()).next();
+            let Some(Place { at, .. }) = first else { return nonsense("a pack without blocks") };
+            set_pages(state, *ino, pages.iter().map(|packed| (packed.page, packed.place(at, *n))))
         }
         Entry::Spilled(ino, page, places) => {
-            set_pages(state, *ino, *page, places)?;
+            set_pages(state, *ino, (*page..).zip(places.iter().copied()))?;
             // They may be those of a private segment, which names their file.  That is no harm.
             places.iter().for_each(|place| state.tree.note_stray(*ino, *place));
             Ok(())
         }
         Entry::Hole(ino, page, n) => {
-            let all = pages(state, *ino)?;
+            let (pages, usage) = pages(state, *ino)?;
             let within = *page..*page + u64::from(*n);
-            let off: Vec<u64> = all.range(within).map(|(page, _)| *page).collect();
-            let places: Vec<Place> =
-                off.iter().filter_map(|page| all.remove(page)?.place).collect();
-            places.iter().for_each(|p| state.usage.remove(p.at));
+            let off: Vec<u64> = pages.range(within).map(|(page, _)| *page).collect();
+            for page in off {
+                if let Some(place) = pages.remove(&page).and_then(|gone| gone.place) {
+                    pack::lost(usage, pages, page, place);
+                }
+            }
             Ok(())
         }
         Entry::Adopted(segment, generation) => {
@@ -113,22 +122,29 @@ fn set_node(state: &mut State, ino: Ino, node: &Node) -> Result<()> {
     Ok(())
 }
 
-fn pages(state: &mut State, ino: Ino) -> Result<&mut BTreeMap<u64, Page>> {
+fn pages(state: &mut State, ino: Ino) -> Result<(&mut BTreeMap<u64, Page>, &mut Usage)> {
     match &mut state.tree.change(ino)?.body {
-        Body::Pages(pages) => Ok(pages),
+        Body::Pages(pages) => Ok((pages, &mut state.usage)),
         _ => nonsense("pages of what is no file"),
     }
 }
 
-fn set_pages(state: &mut State, ino: Ino, first: u64, places: &[Place]) -> Result<()> {
-    for (page, place) in (first..).zip(places) {
-        state.usage.add(place.at)?;
-        let new = Page { place: Some(*place), memory: None };
-        let old = pages(state, ino)?.insert(page, new);
+fn set_pages(
+    state: &mut State,
+    ino: Ino,
+    places: impl IntoIterator<Item = (u64, Place)>,
+) -> Result<()> {
+    let (pages, usage) = pages(state, ino)?;
+    let mut count = 0;
+    for (page, place) in places {
+        let new = Page { place: Some(place), memory: None };
+        let old = pages.insert(page, new);
+        pack::gained(usage, pages, page, place)?;
         if let Some(old) = old.and_then(|p| p.place) {
-            state.usage.remove(old.at);
+            pack::lost(usage, pages, page, old);
         }
-        state.tree.grow(PAGE_RECORD);
+        count += PAGE_RECORD;
     }
+    state.tree.grow(count);
     Ok(())
 }

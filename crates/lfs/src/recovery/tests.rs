@@ -32,7 +32,17 @@ struct Case {
 fn case() -> Result<Case> {
     let dev = Arc::new(MemDevice::new(9 + 30 * SEGMENT as usize));
     let label = String::new();
-    mkfs(dev.clone(), &Format { segment_blocks: SEGMENT, id: ID, label, owner: (0, 0) }, clock())?;
+    mkfs(
+        dev.clone(),
+        &Format {
+            segment_blocks: SEGMENT,
+            id: ID,
+            label,
+            owner: (0, 0),
+            compression: Default::default(),
+        },
+        clock(),
+    )?;
     let volume = Volume::open(dev.clone(), clock(), 5, Limits::default())?;
     let commit = |name: &[u8]| {
         let mut txn = Txn::new();
@@ -109,7 +119,13 @@ fn each_rule_of_what_counts_is_needed() {
 fn a_sum_that_is_not_looked_at_is_missed() {
     let disk = Arc::new(SimDisk::new(9 + 90 * u64::from(SEGMENT)));
     let label = String::new();
-    let format = Format { segment_blocks: SEGMENT, id: ID, label, owner: (0, 0) };
+    let format = Format {
+        segment_blocks: SEGMENT,
+        id: ID,
+        label,
+        owner: (0, 0),
+        compression: Default::default(),
+    };
     mkfs(disk.clone(), &format, clock()).expect("mkfs");
     let disk = Arc::new(disk.copy());
     let volume = Volume::open(disk.clone(), clock(), 5, Limits::default()).expect("it opens");

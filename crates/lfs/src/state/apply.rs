@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::format::{Ino, ROOT};
 use crate::object::{Body, Object, PAGE_RECORD, Page, entry_record, node_record};
 use crate::ops::changed;
+use crate::pack;
 use crate::txn::{Staged, Txn};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -151,8 +152,7 @@ impl State {
         let mut taken = self.take_out(std::mem::take(&mut txn.taken))?;
         for (ino, first) in std::mem::take(&mut txn.cuts) {
             let Body::Pages(pages) = &mut self.tree.change(ino)?.body else { continue };
-            let off = pages.split_off(&first);
-            off.values().filter_map(|p| p.place).for_each(|p| self.usage.remove(p.at));
+            pack::cut(&mut self.usage, pages, first);
             self.pending.cut(ino, first);
         }
         if let Some(mut private) = txn.private.take() {
@@ -167,13 +167,8 @@ impl State {
                 let staged = match staged {
                     Staged::Taken(from, page) => match taken.remove(&(from, page)) {
                         None => Staged::Hole,
-                        Some(Page { memory: Some(bytes), place }) => {
-                            place.iter().for_each(|place| self.usage.remove(place.at));
-                            Staged::Memory(bytes)
-                        }
-                        // It is counted as in use, and goes on to be.
+                        Some(Page { memory: Some(bytes), .. }) => Staged::Memory(bytes),
                         Some(Page { place, memory: None }) => {
-                            place.iter().for_each(|place| self.usage.remove(place.at));
                             place.iter().for_each(|place| self.tree.note_stray(ino, *place));
                             place.map_or(Staged::Hole, Staged::Spilled)
                         }
@@ -183,9 +178,6 @@ impl State {
                 self.install_page(ino, page, staged)?;
             }
         }
-        // What was to get them was written over.
-        let rest = taken.into_values().filter_map(|page| page.place);
-        rest.for_each(|place| self.usage.remove(place.at));
         Ok(())
     }
 
@@ -195,6 +187,9 @@ impl State {
         for (ino, page) in taken {
             let Body::Pages(pages) = &mut self.tree.change(ino)?.body else { continue };
             if let Some(found) = pages.remove(&page) {
+                if let Some(place) = found.place {
+                    pack::lost(&mut self.usage, pages, page, place);
+                }
                 out.insert((ino, page), found);
                 self.pending.page(ino, page, false);
             }
@@ -209,14 +204,15 @@ impl State {
             Staged::Memory(bytes) => pages.entry(page).or_default().memory = Some(bytes),
             Staged::Spilled(place) => {
                 let new = Page { place: Some(place), memory: None };
-                if let Some(old) = pages.insert(page, new).and_then(|p| p.place) {
-                    self.usage.remove(old.at);
+                let old = pages.insert(page, new).and_then(|p| p.place);
+                pack::gained(&mut self.usage, pages, page, place)?;
+                if let Some(old) = old {
+                    pack::lost(&mut self.usage, pages, page, old);
                 }
-                self.usage.add(place.at)?;
             }
             Staged::Hole | Staged::Taken(..) => {
                 if let Some(old) = pages.remove(&page).and_then(|p| p.place) {
-                    self.usage.remove(old.at);
+                    pack::lost(&mut self.usage, pages, page, old);
                 }
             }
         }

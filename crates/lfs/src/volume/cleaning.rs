@@ -7,7 +7,7 @@ use crate::cleaner::{self, Cleaned, Policy, Scatter};
 use crate::error::{Error, Result};
 use crate::format::Ino;
 use crate::state::State;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -59,6 +59,19 @@ pub struct Tending {
     order: Option<(Ino, u64)>,
     /// Segments with damage in them.
     avoid: BTreeSet<u32>,
+    /// Segments of which was tried to compress what is in them, and their generations.
+    pub(super) tried: HashMap<u32, u32>,
+    /// The checkpoint since which there is nothing more to try.
+    pub(super) packed_at: Option<u64>,
+}
+
+/// What compressing has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Packed {
+    /// Pages.
+    pub pages: u64,
+    /// Blocks that they became.
+    pub blocks: u64,
 }
 
 /// What one step of a cleaner has done.
@@ -68,6 +81,8 @@ pub enum Tended {
     Cleaned(Round),
     /// So many pages of a file that was scattered.
     Coalesced(u64),
+    /// Pages that were cold.
+    Packed(Packed),
     /// There is nothing to do before somebody commits, or is quiet for long enough.
     Nothing,
 }
@@ -152,10 +167,12 @@ impl Volume {
                 break;
             }
             let fetched = cleaner::fetch(&self.env, segment, generation)?;
+            let packs = self.survivors(&fetched, stop)?;
             let mut state = self.state.lock();
             state.flow.goes_on()?;
             let begun = state.pending.page_count();
             found += dead;
+            packs.into_iter().try_for_each(|pack| cleaner::put(&mut state, pack).map(drop))?;
             match cleaner::publish(&mut state, &fetched) {
                 Ok(true) => emptied.push((segment, generation)),
                 Ok(false) => break,
@@ -312,11 +329,16 @@ impl Volume {
             return Ok(Tended::Nothing);
         }
         let due = || Some((self.state.lock().tree.reads.take_due()?, 0));
-        let Some((ino, from)) = at.order.take().or_else(due) else { return Ok(Tended::Nothing) };
+        let order = at.order.take().or_else(due);
+        let seen = at.seen;
         let comes = || {
             stop()
-                || self.commits.load(Ordering::Relaxed) != at.seen
+                || self.commits.load(Ordering::Relaxed) != seen
                 || self.state.lock().is_below(plan.below_percent)
+        };
+        let Some((ino, from)) = order else {
+            let packed = self.pack_some(at, &comes)?;
+            return Ok(packed.map_or(Tended::Nothing, Tended::Packed));
         };
         let (written, more) = self.write_in_order(ino, from, &comes)?;
         at.order = more.map(|page| (ino, page));
@@ -353,8 +375,8 @@ impl Volume {
         let commits = || self.commits.load(Ordering::Relaxed) != at.seen;
         let is_short = |state: &State| commits() && state.is_below(is_low);
         let is_due = |state: &State| {
-            !at.cleaning && (at.order.is_some() || state.tree.reads.is_due())
-                || at.is_stuck && commits()
+            let order = at.order.is_some() || state.tree.reads.is_due();
+            !at.cleaning && (order || self.may_pack(state, at)) || at.is_stuck && commits()
         };
         if !is_short(&state) && !is_due(&state) {
             state.flow.wake_below = if at.is_stuck { u32::MAX } else { is_low };

@@ -1,6 +1,6 @@
 //! Operations by path, as a volume does them and as a naive model does.
 
-use super::{Dump, bytes};
+use super::{Dump, bytes, some};
 use proptest::prelude::*;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ pub fn run(ops: &mut Ops<'_>, act: Act) -> Result<(), Error> {
         }
         Act::Write(path, at, len, seed) => {
             let ino = find(ops, path)?;
-            ops.write(ino, at, &bytes(seed, len))
+            ops.write(ino, at, &some(seed, len))
         }
         Act::Size(path, size) => {
             let ino = find(ops, path)?;
@@ -263,7 +263,7 @@ impl Model {
                 let content = &mut self.file(path)?.content;
                 let at = at as usize;
                 content.resize(content.len().max(at + len), 0);
-                content[at..at + len].copy_from_slice(&bytes(seed, len));
+                content[at..at + len].copy_from_slice(&some(seed, len));
             }
             Act::Size(path, size) => self.file(path)?.content.resize(size as usize, 0),
             Act::Punch(path, at, len) => {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use systx_base::{Kind, Time};
 use systx_lfs::device::{Device, SimDisk};
-use systx_lfs::format::{Ino, ROOT};
+use systx_lfs::format::{Compression, Ino, ROOT};
 use systx_lfs::{Attrs, Clock, Format, Limits, Ops, Result, Shape, Txn, Volume, mkfs};
 
 /// Blocks of a segment: the smallest.
@@ -29,7 +29,7 @@ pub fn clock() -> Clock {
 
 pub fn format() -> Format {
     let (id, label) = ([7; 16], "test".to_owned());
-    Format { segment_blocks: SEGMENT, id, label, owner: (0, 0) }
+    Format { segment_blocks: SEGMENT, id, label, owner: (0, 0), compression: Compression::Off }
 }
 
 /// Makes a volume on a disk.
@@ -43,9 +43,18 @@ pub fn open(dev: Arc<dyn Device>) -> Result<Volume> {
 
 /// A fresh volume with nothing recorded of how it was made.
 pub fn fresh(blocks: u64) -> (Arc<SimDisk>, Volume) {
+    fresh_as(blocks, &format())
+}
+
+/// A fresh volume that compresses what is cold.
+pub fn fresh_packing(blocks: u64) -> (Arc<SimDisk>, Volume) {
+    fresh_as(blocks, &Format { compression: Compression::Zstd, ..format() })
+}
+
+fn fresh_as(blocks: u64, format: &Format) -> (Arc<SimDisk>, Volume) {
     let disk = SimDisk::new(blocks);
     let disk = Arc::new(disk);
-    made(disk.clone());
+    mkfs(disk.clone(), format, clock()).expect("mkfs");
     let disk = Arc::new(disk.copy());
     let volume = open(disk.clone()).expect("it opens");
     (disk, volume)
@@ -107,6 +116,14 @@ pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
             (systx_base::mix(seed.wrapping_mul(1_000_003).wrapping_add(i / 8)) >> (i % 8)) as u8
         })
         .collect()
+}
+
+/// As [`bytes`], of which every second seed gives what becomes smaller when it is compressed.
+pub fn some(seed: u64, len: usize) -> Vec<u8> {
+    match seed % 2 {
+        0 => bytes(seed, 64).into_iter().cycle().take(len).collect(),
+        _ => bytes(seed, len),
+    }
 }
 
 /// One durable transaction.

@@ -2,7 +2,7 @@
 //! found after them.
 
 use super::acts::{Act, act, run};
-use super::{BLOCKS, Dump, budget, bytes, commit, dump, file, fresh, open, tree};
+use super::{BLOCKS, Dump, budget, bytes, commit, dump, file, fresh_packing, open, some, tree};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
@@ -25,6 +25,8 @@ pub enum Step {
     /// What a cleaner's thread would do next.
     Tend,
     Coalesce,
+    /// Whatever lies there is cold.
+    Pack,
     Snapshot(u8),
     Forget(u8),
 }
@@ -39,6 +41,7 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => any::<bool>().prop_map(Step::Clean),
         1 => Just(Step::Tend),
         1 => Just(Step::Coalesce),
+        2 => Just(Step::Pack),
         1 => (0..3u8).prop_map(Step::Snapshot),
         1 => (0..3u8).prop_map(Step::Forget),
     ]
@@ -64,7 +67,7 @@ fn large(volume: &Volume, seed: u64) -> Result<(), Error> {
             Ok(link) => link.ino,
             Err(_) => ops.create(ROOT, name, &file())?,
         };
-        ops.write(f, seed % 5 * 4096, &bytes(seed, 30 * 4096))
+        ops.write(f, seed % 5 * 4096, &some(seed, 30 * 4096))
     })
 }
 
@@ -97,6 +100,10 @@ pub fn take(volume: &Volume, step: &Step) -> Result<bool, Error> {
             volume.tend(&plan, &CostBenefit, &mut at, &|| false).map(|_| false)
         }
         Step::Coalesce => volume.coalesce(0, 100, &|| false).map(|_| false),
+        Step::Pack => {
+            volume.checkpoint()?;
+            volume.pack().map(|_| true)
+        }
         Step::Snapshot(n) => match volume.snapshot(&n.to_string()) {
             Err(Error::Exists | Error::NoSpace) => Ok(false),
             other => other.map(|()| true),
@@ -120,7 +127,7 @@ fn mark(begun: usize, durable: usize) -> u64 {
 }
 
 pub fn record(steps: &[Step]) -> Run {
-    let (disk, volume) = fresh(BLOCKS);
+    let (disk, volume) = fresh_packing(BLOCKS);
     drop(volume);
     let disk = Arc::new(disk.copy());
     let volume = open(disk.clone()).unwrap();
@@ -247,7 +254,7 @@ pub fn newest(disk: &SimDisk, damaged: &[u64], allowed: &[Dump]) -> Result<bool,
 
 /// Does steps on a disk that lies about a barrier, and counts those that there are.
 pub fn lied(steps: &[Step], fault: Fault) -> (Result<usize, String>, (u64, u64)) {
-    let (disk, volume) = fresh(BLOCKS);
+    let (disk, volume) = fresh_packing(BLOCKS);
     drop(volume);
     let disk = Arc::new(disk.copy());
     let volume = open(disk.clone()).unwrap();
