@@ -2,7 +2,9 @@
 
 mod images;
 
-pub use images::{Clean, CleanPolicy, Fsck, Grow, Image, Mkfs, Receive, Send, Snapshot, Snapshots};
+pub use images::{
+    Clean, CleanPolicy, Compress, Fsck, Grow, Image, Mkfs, Receive, Send, Snapshot, Snapshots,
+};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;

@@ -37,9 +37,19 @@ impl<'a> Mounted<'a> {
         Mounted::made(lab, size, &[])
     }
 
+    /// That compresses what is cold.
+    pub fn packing(lab: &'a Lab, size: &str) -> Mounted<'a> {
+        lab.do_systx(["mkfs", "image", "--size", size, "--compression", "zstd"]).ok();
+        Mounted::of_image(lab, &[])
+    }
+
     fn made(lab: &'a Lab, size: &str, how: &'static [&'static str]) -> Mounted<'a> {
-        let (image, dir) = (lab.path("image"), lab.path("v"));
         lab.do_systx(["mkfs", "image", "--size", size, "--label", "a volume"]).ok();
+        Mounted::of_image(lab, how)
+    }
+
+    fn of_image(lab: &'a Lab, how: &'static [&'static str]) -> Mounted<'a> {
+        let (image, dir) = (lab.path("image"), lab.path("v"));
         fs::create_dir_all(&dir).expect("the lab is writable");
         lab.give(&dir);
         let mounted = Mounted { lab, image, dir, how };

@@ -121,6 +121,14 @@ impl Compression {
     pub fn is_on(self) -> bool {
         self != Compression::Off
     }
+
+    /// As commands name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Compression::Off => "off",
+            Compression::Zstd => "zstd",
+        }
+    }
 }
 
 /// The super block: what never changes.

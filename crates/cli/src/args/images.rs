@@ -48,9 +48,24 @@ pub struct Mkfs {
     /// A name for persons
     #[arg(long, value_name = "LABEL", default_value = "")]
     pub label: String,
+    /// Whether the cleaner compresses what is cold
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = Compress::Off)]
+    pub compression: Compress,
+    /// How large a segment is to be, a power of two from 64K to 64M [default: by the volume's size]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub segment: Option<u64>,
     /// Also over what is there: it is lost
     #[arg(short, long)]
     pub force: bool,
+}
+
+/// How a volume compresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Compress {
+    /// Not at all
+    Off,
+    /// By zstd
+    Zstd,
 }
 
 /// `systx grow`.

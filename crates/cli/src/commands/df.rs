@@ -21,6 +21,8 @@ struct Space {
     segments: u32,
     free_segments: u32,
     segment_size: u64,
+    /// `off` or `zstd`.
+    compression: &'static str,
     snapshots: usize,
 }
 
@@ -44,6 +46,7 @@ pub fn df(args: &Image, out: Out) -> Result<i32, Problem> {
         segments: geometry.segments,
         free_segments: space.free_segments,
         segment_size,
+        compression: volume.compression().name(),
         snapshots: volume.snapshots().len(),
     };
     if out.json {

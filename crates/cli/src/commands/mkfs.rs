@@ -1,6 +1,6 @@
 //! `systx mkfs`: a new log-structured volume.
 
-use crate::args::Mkfs;
+use crate::args::{Compress, Mkfs};
 use crate::image;
 use crate::output::{self, Out};
 use crate::problem::{CONFLICT, Problem};
@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use systx_lfs::device::{Device, FileDevice};
-use systx_lfs::format::{BLOCK, Geometry};
+use systx_lfs::format::{BLOCK, Compression, Geometry};
 use systx_lfs::{Format, fitting, mkfs as make};
 use systx_protocol::HostPath;
 
@@ -24,6 +24,8 @@ struct Made {
     size: u64,
     segments: u32,
     segment_size: u64,
+    /// `off` or `zstd`.
+    compression: &'static str,
 }
 
 /// Makes it.
@@ -55,6 +57,10 @@ pub fn mkfs(args: &Mkfs, out: Out) -> Result<i32, Problem> {
         id: image::random()?,
         label: args.label.clone(),
         owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+        compression: match args.compression {
+            Compress::Off => Compression::Off,
+            Compress::Zstd => Compression::Zstd,
+        },
     };
     make(device, &format, image::clock()).map_err(|e| image::cannot(path, e))?;
     let made = Made {
@@ -63,6 +69,7 @@ pub fn mkfs(args: &Mkfs, out: Out) -> Result<i32, Problem> {
         size,
         segments: geometry.segments,
         segment_size: image::bytes(geometry.segment_blocks.into()),
+        compression: format.compression.name(),
     };
     if out.json {
         out.json("made", &made);
@@ -79,11 +86,24 @@ pub fn mkfs(args: &Mkfs, out: Out) -> Result<i32, Problem> {
 }
 
 /// How a volume of this size is divided.
-fn geometry(path: &Path, bytes: u64) -> Result<Geometry, Problem> {
-    fitting(bytes / BLOCK as u64).map_err(|e| {
-        let size = output::size(bytes);
-        image::about(path, format!("{size} is no size for a volume: {e}"))
-            .hint("the smallest volume has 2M")
+fn geometry(path: &Path, bytes: u64, segment: Option<u64>) -> Result<Geometry, Problem> {
+    let blocks = bytes / BLOCK as u64;
+    let Some(segment) = segment else {
+        return fitting(blocks).map_err(|e| {
+            let size = output::size(bytes);
+            image::about(path, format!("{size} is no size for a volume: {e}"))
+                .hint("the smallest volume has 2M")
+        });
+    };
+    let size = output::size(segment);
+    let Some(of) = u32::try_from(segment / BLOCK as u64).ok().filter(|_| segment.is_power_of_two())
+    else {
+        return Err(image::about(path, format!("{size} is no size for a segment"))
+            .hint("a power of two from 64K to 64M"));
+    };
+    Geometry::new(blocks, of).map_err(|e| {
+        image::about(path, format!("{size} is no size for a segment of this volume: {e}"))
+            .hint("leave --segment out: the size then fits the volume")
     })
 }
 
@@ -92,7 +112,7 @@ fn create(args: &Mkfs) -> Result<(Geometry, Arc<dyn Device>), Problem> {
     let path = args.image.file.as_path();
     let missing = || image::about(path, "there is no such file").hint("--size 10G makes an image");
     let size = args.size.ok_or_else(missing)?;
-    let geometry = geometry(path, size)?;
+    let geometry = geometry(path, size, args.segment)?;
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     room(path, parent, size)?;
     let device = FileDevice::create(path, size).map_err(|e| {
@@ -138,7 +158,7 @@ fn over(args: &Mkfs) -> Result<(Geometry, Arc<dyn Device>), Problem> {
     if size == 0 {
         return Err(image::about(path, "it has no bytes").hint("--size 10G makes it so large"));
     }
-    let geometry = geometry(path, size)?;
+    let geometry = geometry(path, size, args.segment)?;
     if found.is_file() {
         room(path, path, size.saturating_sub(found.blocks() * 512))?;
         device.clear(size).map_err(failed)?;

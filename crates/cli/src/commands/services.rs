@@ -49,13 +49,7 @@ pub fn fill() -> Vec<Fill> {
     let mut all = vec![list];
     if Path::new(BOOTED).is_dir() {
         // Scripts ask by this directory whether systemd runs.
-        all.push(Fill {
-            path: BOOTED.into(),
-            content: None,
-            mode: 0o755,
-            owner: (0, 0),
-            compression: Default::default(),
-        });
+        all.push(Fill { path: BOOTED.into(), content: None, mode: 0o755, owner: (0, 0) });
     }
     all
 }

@@ -1,0 +1,102 @@
+//! A volume that compresses what is cold, mounted: programs, runs and undo notice only the space.
+
+use std::time::Instant;
+use systx_e2e::run::{HANG, Limits, finish};
+use systx_e2e::volume::Mounted;
+use systx_e2e::{Lab, lab};
+
+/// Makes 40 files of what becomes smaller, 200 kB each.
+const FILL: &str = "mkdir -p cold; for n in $(seq 40); do yes \"line of $n\" | head -c 200000 > cold/$n; \
+    done; sync cold/1; cat cold/* | sha256sum";
+const SUM: &str = "cat cold/* | sha256sum";
+
+/// Blocks of 4096 bytes in use.
+fn used(v: &Mounted<'_>) -> u64 {
+    let said = v.sh("stat -f -c '%b %f' .").ok().out;
+    let numbers: Vec<u64> = said.split_whitespace().map(|n| n.parse().unwrap()).collect();
+    numbers[0] - numbers[1]
+}
+
+/// Something is written again and again, so that there are checkpoints, with pauses, which are the
+/// times in which the cleaner compresses, until so little is in use.
+fn until_used_is_below(v: &Mounted<'_>, blocks: u64) {
+    let begun = Instant::now();
+    while used(v) >= blocks {
+        let now = used(v);
+        assert!(begun.elapsed() < HANG, "{now} blocks are in use, not {blocks}");
+        v.sh("head -c 3000000 /dev/urandom > hot; sync hot; rm hot; sync .; sleep 0.3").ok();
+    }
+}
+
+#[test]
+fn programs_runs_and_undo_beside_the_cleaner_that_compresses() {
+    let lab = lab!();
+    let v = Mounted::packing(&lab, "48M");
+    let sum = v.sh(FILL).ok().out;
+    let full = used(&v);
+    assert!(full > 1900, "{full}");
+    until_used_is_below(&v, full / 4);
+    assert_eq!(v.sh(SUM).ok().out, sum);
+    // A run changes some of it while a program changes some other, and undo brings it back.
+    let change = "set -e; sed -i s/line/word/ cold/7; echo more >> cold/8; rm cold/9; \
+        dd if=/dev/zero of=cold/10 bs=4096 count=3 seek=9 conv=notrunc 2>/dev/null";
+    let within = |args: &[&str]| {
+        let mut command = lab.systx(args);
+        command.current_dir(&v.dir);
+        command
+    };
+    std::thread::scope(|s| {
+        let run = within(&["run", "--", "sh", "-c", change]);
+        let run = s.spawn(|| finish(run, Limits::default(), &lab));
+        v.sh("printf changed | dd of=cold/20 bs=1 seek=5000 conv=notrunc 2>/dev/null").ok();
+        run.join().unwrap().ok();
+    });
+    assert_ne!(v.sh(SUM).ok().out, sum);
+    finish(within(&["undo"]), Limits::default(), &lab).ok();
+    v.sh("tail -c +5001 cold/20 | head -c 7 | grep -q changed").ok();
+    let restored = "yes 'line of 20' | head -c 200000 > cold/20";
+    v.sh(restored).ok();
+    assert_eq!(v.sh(SUM).ok().out, sum);
+    // What was changed becomes cold again; a new mount has the same, and the check finds nothing.
+    v.again();
+    assert_eq!(v.sh(SUM).ok().out, sum);
+    until_used_is_below(&v, full / 3);
+    assert_eq!(v.sh(SUM).ok().out, sum);
+    v.umount();
+    lab.do_systx(["fsck", "image"]).ok();
+    assert!(lab.do_systx(["df", "image", "--json"]).ok().out.contains("\"compression\":\"zstd\""));
+}
+
+#[test]
+fn a_volume_that_is_not_mounted_is_compressed_by_the_command() {
+    let lab = lab!();
+    let v = Mounted::packing(&lab, "48M");
+    let sum = v.sh(FILL).ok().out;
+    v.umount();
+    let used = |lab: &Lab| {
+        let said = lab.do_systx(["df", "image", "--json"]).ok().out;
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        said["used"].as_u64().unwrap_or_else(|| panic!("{said}"))
+    };
+    let before = used(&lab);
+    let said = lab.do_systx(["clean", "image", "--policy", "idle"]).ok().err;
+    assert!(said.contains("became"), "{said}");
+    assert!(used(&lab) * 3 < before, "{} of {before}", used(&lab));
+    lab.do_systx(["fsck", "image"]).ok();
+    v.mount();
+    assert_eq!(v.sh(SUM).ok().out, sum);
+}
+
+#[test]
+fn segments_are_as_large_as_was_said() {
+    let lab = lab!();
+    let said = lab.do_systx(["mkfs", "image", "--size", "64M", "--segment", "512K"]).ok().err;
+    assert!(said.contains("segments of 524.3 kB"), "{said}");
+    for (segment, why) in [("100K", "no size for a segment"), ("64M", "24 segments are needed")] {
+        let refused =
+            lab.do_systx(["mkfs", "image", "--size", "64M", "--segment", segment, "--force"]);
+        assert_eq!(refused.code, 1, "{}", refused.err);
+        assert!(refused.err.contains(why), "{}", refused.err);
+    }
+    lab.do_systx(["fsck", "image"]).ok();
+}
