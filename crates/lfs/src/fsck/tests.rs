@@ -5,7 +5,7 @@ use crate::checkpoint;
 use crate::device::{Device, MemDevice};
 use crate::error::{Error, Structure};
 use crate::format::{BLOCK, ROOT};
-use crate::object::{Body, Link, Page, Place};
+use crate::object::{Body, Link, Page, Place, Within};
 use crate::ops::Shape;
 use crate::recovery::recover;
 use crate::state::{Limits, State};
@@ -222,6 +222,46 @@ fn a_block_of_two_is_found() {
         let other = other.filter(|l| l.kind == Kind::File && l.ino != ino).map(|l| l.ino).min();
         let page = Page { place: Some(place), memory: None };
         pages(state, other.expect("another"), |all| drop(all.insert(0, page)));
+    });
+    assert!(found.contains(&Finding::Shared { at }), "{found:?}");
+}
+
+/// A page of a pack that two files have; packs that overlap, or lie where a page does.
+#[test]
+fn packs_that_are_not_alone_are_found() {
+    let packed = |at, index, blocks| {
+        let place = Place { at, crc: 0, within: Within { index, blocks } };
+        Page { place: Some(place), memory: None }
+    };
+    for ((first, n), (index, blocks), is_shared) in [
+        ((0, 4), (0, 4), true),
+        ((0, 4), (1, 4), false),
+        ((0, 4), (1, 3), true),
+        ((2, 1), (1, 3), true),
+    ] {
+        let mut at = 0;
+        let found = wrong(|state| {
+            // Blocks of a segment that nobody uses.
+            let free = (0..).find(|n| state.usage.is_free(*n)).expect("a free segment");
+            at = state.tree.env.geometry.first(free);
+            let (ino, root) = (file(state), state.tree.get(ROOT).expect("root"));
+            let all = root.entries().expect("entries").values();
+            let other = all.filter(|l| l.kind == Kind::File && l.ino != ino).map(|l| l.ino).min();
+            pages(state, ino, |all| drop(all.insert(0, packed(at + first, 0, n))));
+            pages(state, other.expect("another"), |all| {
+                all.insert(0, packed(at, index, blocks));
+            });
+        });
+        let shared = found.iter().any(|f| matches!(f, Finding::Shared { .. }));
+        assert_eq!(shared, is_shared, "{found:?}");
+    }
+    let mut at = 0;
+    let found = wrong(|state| {
+        at = page(state).at;
+        let (ino, root) = (file(state), state.tree.get(ROOT).expect("root"));
+        let all = root.entries().expect("entries").values();
+        let other = all.filter(|l| l.kind == Kind::File && l.ino != ino).map(|l| l.ino).min();
+        pages(state, other.expect("another"), |all| drop(all.insert(0, packed(at, 0, 1))));
     });
     assert!(found.contains(&Finding::Shared { at }), "{found:?}");
 }

@@ -3,7 +3,7 @@
 use super::{Check, Finding};
 use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, Blob, Ino, ROOT};
-use crate::object::Object;
+use crate::object::{Object, Place};
 use crate::pack;
 use crate::tree::{Stored, Tree};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,39 +26,60 @@ struct Known {
 pub struct Owners {
     /// How many own a block, of all but packs.
     single: BTreeMap<u64, u32>,
-    /// By first block of a pack: how many it has, and how many of these count as in use.
-    packs: BTreeMap<u64, (u64, u64)>,
+    /// By first block.
+    packs: BTreeMap<u64, Pack>,
+}
+
+/// What is known of a pack.
+struct Pack {
+    blocks: u64,
+    /// How many of these count as in use.
+    used: u64,
+    /// Which of its pages some file has, by bits.
+    pages: u32,
 }
 
 impl Owners {
     /// All blocks that anything refers to.
     pub fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
-        let packs = self.packs.iter().flat_map(|(at, (n, _))| *at..*at + n);
+        let packs = self.packs.iter().flat_map(|(at, pack)| *at..*at + pack.blocks);
         self.single.keys().copied().chain(packs)
     }
 
     /// The last of some blocks that anything refers to.
     pub fn last(&self, within: Range<u64>) -> Option<u64> {
         let single = self.single.range(within.clone()).next_back().map(|(at, _)| *at);
-        let pack = self.packs.range(within).next_back().map(|(at, (n, _))| at + n - 1);
+        let pack = self.packs.range(within).next_back().map(|(at, pack)| at + pack.blocks - 1);
         single.max(pack)
     }
 
     /// How many of some blocks are in use.
     pub fn count(&self, within: Range<u64>) -> u64 {
-        let packs: u64 = self.packs.range(within.clone()).map(|(_, (_, used))| used).sum();
+        let packs: u64 = self.packs.range(within.clone()).map(|(_, pack)| pack.used).sum();
         self.single.range(within).count() as u64 + packs
+    }
+
+    /// Notes a page of a pack, and whether it counts as a block.  Returns whether nobody else has
+    /// it, and the others say the same of their pack.
+    fn has_packed(&mut self, place: Place, counts: bool) -> bool {
+        let (blocks, page) = (u64::from(place.within.blocks), 1 << place.within.index);
+        let pack = self.packs.entry(place.at).or_insert(Pack { blocks, used: 0, pages: 0 });
+        let is_alone = pack.blocks == blocks && pack.pages & page == 0;
+        pack.used += u64::from(counts);
+        pack.pages |= page;
+        is_alone
     }
 
     /// Finds packs that something else lies in.
     fn overlaps(&self) -> Vec<u64> {
         let mut end = 0;
         let mut found = Vec::new();
-        for (at, (n, _)) in &self.packs {
-            if *at < end || self.single.range(*at..*at + n).next().is_some() {
+        for (at, pack) in &self.packs {
+            let after = *at + pack.blocks;
+            if *at < end || self.single.range(*at..after).next().is_some() {
                 found.push(*at);
             }
-            end = end.max(*at + n);
+            end = end.max(after);
         }
         found
     }
@@ -167,20 +188,16 @@ fn pages(
     object: &Object,
     owners: &mut Owners,
 ) -> Result<()> {
-    let mut indexes = BTreeSet::new();
     let end = object.node.attrs.size.div_ceil(BLOCK as u64);
     for (page, known) in object.pages().into_iter().flatten() {
         let Some(place) = known.place else { continue };
         check.pages += 1;
         if place.is_packed() {
-            // The same page of a pack twice, or packs of different lengths at one place.
-            let pack = owners.packs.entry(place.at).or_insert((place.within.blocks.into(), 0));
-            let is_other = pack.0 != u64::from(place.within.blocks);
-            if is_other || !indexes.insert((place.at, place.within.index)) {
+            let all = object.pages().expect("it has this page");
+            let counts = pack::counts(all, *page, place);
+            if !owners.has_packed(place, counts) {
                 check.findings.push(Finding::Shared { at: place.at });
             }
-            let all = object.pages().expect("it has this page");
-            pack.1 += u64::from(pack::counts(all, *page, place));
         } else {
             own(check, owners, std::iter::once(place.at));
         }
