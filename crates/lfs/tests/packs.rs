@@ -178,6 +178,27 @@ fn cleaning_never_makes_it_more() {
     }
 }
 
+/// Packs are moved out of segments that are mostly dead.
+#[test]
+fn what_is_left_of_packs_does_not_keep_segments() {
+    let (disk, volume, _) = packed(6);
+    for n in 0..5 {
+        volume.plain(|ops| ops.unlink(ROOT, format!("f{n}").as_bytes()).map(drop)).unwrap();
+    }
+    volume.checkpoint().unwrap();
+    let before = tree(&volume);
+    let read = |volume: &Volume| {
+        let free = volume.space().free_segments;
+        volume.clean(&Greedy, u32::MAX).unwrap();
+        (free, volume.space().free_segments)
+    };
+    let (had, has) = read(&volume);
+    assert!(has > had && 40 - has <= 5, "{had} segments were free, {has} are");
+    assert_eq!(tree(&volume), before);
+    drop(volume);
+    assert_eq!(checked(&disk).findings, []);
+}
+
 /// A device of which one write waits until somebody lets it, when it is told to.
 struct Gate {
     disk: Arc<SimDisk>,

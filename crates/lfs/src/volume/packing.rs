@@ -134,3 +134,128 @@ fn coldest(state: &State, at: &Tending) -> Option<(u32, u32)> {
     let oldest = cold.min_by_key(|(_, s)| s.newest);
     oldest.map(|(n, s)| (n, s.generation))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::MemDevice;
+    use crate::format::ROOT;
+    use crate::fsck::check;
+    use crate::ops::Shape;
+    use crate::state::Limits;
+    use crate::volume::{Format, mkfs};
+    use std::sync::Arc;
+    use systx_base::{Kind, Time};
+
+    const PAGES: u64 = 8;
+    const PAGE: u64 = 4096;
+
+    fn clock() -> crate::Clock {
+        Arc::new(Time::default)
+    }
+
+    fn open(dev: &Arc<MemDevice>) -> Volume {
+        Volume::open(dev.clone(), clock(), 1, Limits::default()).expect("it opens")
+    }
+
+    fn content(volume: &Volume) -> Vec<u8> {
+        let read = |ops: &mut crate::Ops<'_>| {
+            let ino = ops.lookup(ROOT, b"f")?.ino;
+            ops.read(ino, 0, (PAGES * PAGE) as usize)
+        };
+        volume.look(read).expect("a file")
+    }
+
+    fn write(volume: &Volume, page: u64, with: u8) {
+        let write = |ops: &mut crate::Ops<'_>| {
+            let ino = ops.lookup(ROOT, b"f")?.ino;
+            ops.write(ino, page * PAGE, &vec![with; PAGE as usize])
+        };
+        volume.plain(write).expect("it is written");
+    }
+
+    /// A volume with a cold file, and the pack that it could be, which nobody has put yet.
+    fn cold() -> (Arc<MemDevice>, Volume, Vec<Moved>) {
+        let dev = Arc::new(MemDevice::new(9 + 40 * 16));
+        let (id, label, compression) = ([3; 16], String::new(), Compression::Zstd);
+        let format = Format { segment_blocks: 16, id, label, owner: (0, 0), compression };
+        mkfs(dev.clone(), &format, clock()).expect("mkfs");
+        let volume = open(&dev);
+        let make =
+            |ops: &mut crate::Ops<'_>| ops.create(ROOT, b"f", &Shape::new(Kind::File, 0o600));
+        volume.plain(make).expect("a file");
+        (0..PAGES).for_each(|page| write(&volume, page, page as u8));
+        volume.checkpoint().expect("a checkpoint");
+        let all = volume.with_state(|state| {
+            let segments: Vec<_> = (0..).zip(state.usage.segments().iter().copied()).collect();
+            let mut all = Vec::new();
+            for (n, segment) in segments.into_iter().filter(|(_, s)| s.live > 0) {
+                let env = state.tree.env.clone();
+                let ask = |pieces: &[crate::piece::Piece]| {
+                    cleaner::live(state, (n, segment.generation), pieces)
+                };
+                all.extend(cleaner::loose(&env, n, ask)?);
+            }
+            Ok(all)
+        });
+        let packs = volume.compress(&all.expect("it is read"), &|| false);
+        assert!(!packs.is_empty());
+        (dev, volume, packs)
+    }
+
+    fn put(volume: &Volume, packs: Vec<Moved>) {
+        let put = |state: &mut State| {
+            packs.into_iter().try_for_each(|pack| cleaner::put(state, pack).map(drop))?;
+            state.flow.applied += 1;
+            Ok(())
+        };
+        volume.with_state(put).expect("there is room");
+    }
+
+    fn is(dev: &Arc<MemDevice>, volume: &Volume, wanted: &[u8]) {
+        assert_eq!(content(volume), wanted);
+        let copy = || Arc::new(MemDevice::from_bytes(dev.bytes()));
+        assert_eq!(content(&open(&copy())), wanted, "opened again");
+        assert_eq!(check(copy(), clock()).expect("a check").findings, []);
+    }
+
+    /// Before the pack is put, between that and its group, and after it: what somebody has written
+    /// is what counts.
+    #[test]
+    fn what_is_written_meanwhile_counts() {
+        for when in 0..3 {
+            let (dev, volume, packs) = cold();
+            let mut wanted = content(&volume);
+            wanted[2 * PAGE as usize..3 * PAGE as usize].fill(99);
+            if when == 0 {
+                write(&volume, 2, 99);
+                volume.sync().expect("it is durable");
+            }
+            put(&volume, packs);
+            if when == 1 {
+                write(&volume, 2, 99);
+            }
+            volume.sync().expect("it is durable");
+            if when == 2 {
+                write(&volume, 2, 99);
+                volume.sync().expect("it is durable");
+            }
+            is(&dev, &volume, &wanted);
+            volume.checkpoint().expect("a checkpoint");
+            is(&dev, &volume, &wanted);
+        }
+    }
+
+    /// The records of a checkpoint have what it writes itself.
+    #[test]
+    fn a_checkpoint_writes_what_was_put_before_it() {
+        let (dev, volume, packs) = cold();
+        let wanted = content(&volume);
+        put(&volume, packs);
+        for _ in 0..2 {
+            volume.checkpoint().expect("a checkpoint");
+            is(&dev, &volume, &wanted);
+            assert!(volume.space().used < PAGES + 8, "{:?}", volume.space());
+        }
+    }
+}
