@@ -7,8 +7,8 @@ use systx_e2e::run::{HANG, Limits, finish};
 use systx_e2e::volume::{Mounted, shell};
 
 /// Makes 40 files of what becomes smaller, 200 kB each.
-const FILL: &str = "mkdir -p cold; for n in $(seq 40); do yes \"line of $n\" | head -c 200000 > cold/$n; \
-    done; sync cold/1; cat cold/* | sha256sum";
+const FILL: &str = "mkdir -p cold; for n in $(seq 40); do \
+    yes \"line of $n\" | head -c 200000 > cold/$n; done; sync cold/1; cat cold/* | sha256sum";
 /// Blocks of 4096 bytes that these take.
 const FULL: u64 = 40 * 49;
 const SUM: &str = "cat cold/* | sha256sum";

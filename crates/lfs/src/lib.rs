@@ -13,9 +13,9 @@
 //! break the tree.
 //!
 //! From the bottom up: `device`, `format`, `usage`, `object`, `pack`, `entry`, `rules`, `piece`,
-//! `group`, `txn`, `veil`, `moments`, `reads`, `tree`, `superblock`, `root`, `promise`, `ops`, `pending`,
-//! `state`, `checkpoint`, `recovery`, `cleaner`, `fsck`, `snapshots`, `volume`, `stream`,
-//! `background`.
+//! `txn`, `veil`, `moments`, `reads`, `tree`, `group`, `superblock`, `root`, `promise`, `ops`,
+//! `pending`, `state`, `checkpoint`, `recovery`, `cleaner`, `fsck`, `snapshots`, `volume`,
+//! `stream`, `background`.
 
 #![forbid(unsafe_code)]
 
