@@ -5,6 +5,7 @@ use crate::args::Where;
 use crate::problem::Problem;
 use std::path::{Path, PathBuf};
 use systx_base::TxnId;
+use systx_base::proc::Mounted;
 use systx_protocol::call;
 use systx_protocol::client::Client;
 use systx_protocol::runtime;
@@ -51,13 +52,22 @@ pub fn connect_as_guest() -> Result<Option<Client>, Problem> {
     Ok(Some(Client::new(stream)?))
 }
 
-/// Whether a directory (absolute, without symbolic links) is in a guarded one.
-pub fn is_guarded(dir: &Path) -> bool {
+/// Whether a directory (absolute, without symbolic links) is in a mount that another user's daemon
+/// serves.
+pub fn is_of_another_daemon(dir: &Path) -> bool {
     let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mounts = systx_session::mountinfo::parse(&text).unwrap_or_default();
-    let depth = |m: &&Mount| m.at.components().count();
-    let holder = mounts.iter().filter(|m| dir.starts_with(&m.at)).max_by_key(depth);
-    holder.is_some_and(|m| m.fs == "fuse.systx")
+    is_served_by_another(&text, dir, rustix::process::geteuid().as_raw())
+}
+
+fn is_served_by_another(mountinfo: &[u8], dir: &Path, user: u32) -> bool {
+    let mounts = mountinfo.split(|b| *b == b'\n').filter_map(Mounted::read);
+    let depth = |m: &Mounted<'_>| m.at.components().count();
+    let holder = mounts.filter(|m| dir.starts_with(&m.at)).max_by_key(depth);
+    // The user whose process answers the kernel.
+    let own = format!("user_id={user}");
+    holder.is_some_and(|m| {
+        m.fs == "fuse.systx" && !m.of_all.split(|b| *b == b',').any(|o| o == own.as_bytes())
+    })
 }
 
 /// The open transaction whose id starts with `prefix`, and the daemon that has it: root's, if this
@@ -198,6 +208,17 @@ mod tests {
         assert_eq!(find("0000001"), Ok(ids[2]));
         assert!(find("12").unwrap_err().contains("not unique: 12345678, 12990000"));
         assert!(find("9").is_err() && find("").is_err());
+    }
+
+    #[test]
+    fn the_users_own_mounts_are_not_anothers() {
+        let table = b"30 1 8:1 / / rw - ext4 /dev/a rw\n\
+            31 30 0:50 / /srv/g rw - fuse.systx systx rw,user_id=0,group_id=0\n\
+            32 30 0:51 / /home/v rw - fuse.systx /home/v.img rw,user_id=1000,group_id=1000\n";
+        let another = |dir: &str, user| is_served_by_another(table, Path::new(dir), user);
+        assert!(another("/srv/g/a", 1000) && !another("/srv/g/a", 0));
+        assert!(another("/home/v", 100) && !another("/home/v/a", 1000));
+        assert!(!another("/home", 1000) && !another("/srv", 1000));
     }
 
     #[test]

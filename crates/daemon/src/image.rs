@@ -11,6 +11,7 @@ use crate::ledger::Ledger;
 use crate::protocol::{
     Failure, FailureKind, ForThreads, HostPath, MountedVolume, Policy, Transport,
 };
+use crate::roster::ImageIdentity;
 use crate::served::{ServedMount, Serving};
 use crate::snapshots;
 use crate::strays::Strays;
@@ -88,6 +89,26 @@ impl Which {
             kind if kind.is_file() => Ok(Which(found.dev(), found.ino())),
             _ => Err(cannot_open(file, &io::ErrorKind::InvalidInput.into())),
         }
+    }
+
+    /// What was said of one.
+    pub fn known(identity: &ImageIdentity) -> Which {
+        Which(identity.at.0, identity.at.1)
+    }
+
+    /// With the number that the volume in it has, which the super block says.
+    ///
+    /// # Errors
+    /// It is no volume, or somebody else has it open.
+    pub fn identity(self, file: &Path, opened: Option<&Opened>) -> Result<ImageIdentity, Failure> {
+        let volume = match opened {
+            Some(opened) => opened.volume().identity().0,
+            None => {
+                let device = FileDevice::open(file).map_err(|e| cannot_open(file, &e))?;
+                read_super(&device).map_err(|e| cannot_use(file, &e))?.id
+            }
+        };
+        Ok(ImageIdentity { at: (self.0, self.1), volume })
     }
 }
 

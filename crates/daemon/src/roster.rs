@@ -92,6 +92,18 @@ pub struct VolumeEntry {
     /// See [`crate::protocol::MountVolume::threads`].
     #[serde(default)]
     pub threads: Option<ForThreads>,
+    /// Which one it is, whatever comes to its path; `None`: an older version of systx mounted it.
+    #[serde(default)]
+    pub identity: Option<ImageIdentity>,
+}
+
+/// What tells an image from all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageIdentity {
+    /// Device and inode number of the file, or the device's own number: a copy is another image.
+    pub at: (u64, u64),
+    /// The number that the volume got when it was made: an inode number is given again.
+    pub volume: [u8; 16],
 }
 
 impl VolumeEntry {
@@ -296,8 +308,8 @@ mod tests {
         assert!(bad(&|r| r.entries[0].store = "/elsewhere".into()));
         for (file, dir) in [("/a", "/"), ("a", "/srv"), ("/a", "/srv/../etc"), ("/a\0", "/srv")] {
             let (file, dir) = (HostPath::from(file), HostPath::from(dir));
-            let (transport, snapshot, threads) = Default::default();
-            let entry = VolumeEntry { file, dir, transport, snapshot, threads };
+            let (transport, snapshot, threads, identity) = Default::default();
+            let entry = VolumeEntry { file, dir, transport, snapshot, threads, identity };
             assert!(bad(&|r| r.volumes.push(entry.clone())), "{entry:?}");
         }
     }

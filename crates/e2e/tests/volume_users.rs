@@ -228,6 +228,30 @@ fn a_users_connection_that_breaks_is_made_again() {
     assert_eq!(guard_mounts(&v.dir).len(), 1, "the dead one is gone");
 }
 
+/// Root's daemon has guests then, and knows nothing of this volume.
+#[test]
+fn a_users_transaction_in_the_users_volume_is_not_asked_of_root() {
+    let lab = user_lab!();
+    let v = Mounted::new(&lab);
+    fs::create_dir(lab.path("g")).unwrap();
+    as_root(&lab, &["mount", "g"]).ok();
+    let guests = lab.outside().join("run-root-guests");
+    assert!(guests.exists(), "root's daemon takes guests");
+    for dir in ["v", "g"] {
+        let mut command = lab.command("sh");
+        command.args(["-c", "exec \"$SYSTX\" begin \"$1\"", "sh", dir]);
+        command.env("SYSTX", lab.binary()).env("SYSTX_GUESTS_DIR", &guests);
+        let begun = finish(command, Limits::default(), &lab).ok();
+        let id = begun.out.split(' ').next().unwrap().to_owned();
+        match dir {
+            "v" => lab.do_systx(["abort", &id]).ok(),
+            _ => as_root(&lab, &["abort", &id]).ok(),
+        };
+    }
+    assert_eq!(v.sh("ls").ok().out, "");
+    as_root(&lab, &["umount", "g"]).ok();
+}
+
 #[test]
 fn a_users_snapshots_are_mounted_beside_the_live_tree() {
     let lab = user_lab!();

@@ -143,6 +143,35 @@ fn a_volume_that_cannot_be_brought_back_stays_dead_until_it_is_unmounted() {
     assert_eq!(fs::read_to_string(v.path("kept")).unwrap(), "kept\n");
 }
 
+/// Programs would go on in a volume that they do not mean.
+#[test]
+fn another_image_at_the_path_is_not_mounted_in_the_place_of_the_first() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    v.sh("echo kept > kept; sync kept").ok();
+    let away = lab.path("away");
+    let new = || {
+        lab.do_systx(["mkfs", "image", "--size", "16M"]).ok();
+    };
+    let copied = || {
+        fs::copy(&away, &v.image).unwrap();
+    };
+    let others: [&dyn Fn(); 2] = [&new, &copied];
+    for other in others {
+        fs::rename(&v.image, &away).unwrap();
+        other();
+        lab.kill_and_come_back();
+        let refused = fs::write(v.path("x"), "astray").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOTCONN), "{}", lab.daemon_log());
+        assert!(lab.daemon_log().contains("is another image"), "{}", lab.daemon_log());
+        fs::remove_file(&v.image).unwrap();
+        fs::rename(&away, &v.image).unwrap();
+        // The next daemon can.
+        lab.kill_and_come_back();
+        assert_eq!(fs::read_to_string(v.path("kept")).unwrap(), "kept\n", "{}", lab.daemon_log());
+    }
+}
+
 #[test]
 fn a_volume_for_which_no_daemon_can_be_started_stays_dead_until_one_can() {
     let lab = lab!();

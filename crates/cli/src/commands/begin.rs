@@ -19,7 +19,10 @@ pub fn begin(args: &Begin, out: Out) -> Result<i32, Problem> {
     if !directory.is_dir() {
         return Err(Problem::new(format!("{named} is not a directory")));
     }
-    let guest = if context::is_guarded(&directory) { context::connect_as_guest()? } else { None };
+    let guest = match context::is_of_another_daemon(&directory) {
+        true => context::connect_as_guest()?,
+        false => None,
+    };
     let is_guest = guest.is_some();
     let mut client = match guest {
         Some(client) => client,

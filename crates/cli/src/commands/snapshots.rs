@@ -146,7 +146,7 @@ pub(super) fn of_mounted(
     at: &MountedVolume,
     change: SnapshotChange,
 ) -> Result<Vec<VolumeSnapshot>, Problem> {
-    let about = protocol::Snapshots { volume: at.file.clone(), change };
+    let about = protocol::Snapshots { volume: at.dir.clone(), change };
     Ok(context::connect()?.ask(&about)?)
 }
 

@@ -41,7 +41,9 @@ impl State {
     /// Where the live tree of an image was mounted that could not be brought back.
     fn dead_mount_of(&self, which: Which) -> Option<HostPath> {
         let is_it = |entry: &&VolumeEntry| {
-            entry.snapshot.is_none() && Which::of(entry.file.as_path()).is_ok_and(|w| w == which)
+            let named = || Which::of(entry.file.as_path()).ok();
+            let its = entry.identity.as_ref().map(Which::known).or_else(named);
+            entry.snapshot.is_none() && its == Some(which)
         };
         self.dead().find(is_it).map(|entry| entry.dir.clone())
     }
@@ -93,6 +95,18 @@ fn check_outside(path: &Path) -> Result<(), Failure> {
                 .hint("image and directory of a volume lie outside of such mounts"))
         }
         None => Ok(()),
+    }
+}
+
+/// Another image may have come to the path: programs would go on in a volume that they do not mean.
+fn check_same(entry: &VolumeEntry, which: Which, opened: Option<&Opened>) -> Result<(), Failure> {
+    let file = entry.file.as_path();
+    match entry.identity {
+        Some(identity) if which.identity(file, opened)? != identity => {
+            let text = format!("{} is another image than the one that was mounted", file.display());
+            Err(Failure::new(FailureKind::State, text).path(file))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -149,6 +163,8 @@ impl Guards {
         check_outside(&file)?;
         check_outside(&dir)?;
         check_threads(request, &dir)?;
+        let opened = state.opened(which);
+        let identity = which.identity(&file, opened.as_deref())?;
         // Before it is mounted: a mount that is on no list would stay behind dead.
         state.roster.volumes.push(VolumeEntry {
             file: HostPath::from(file.as_path()),
@@ -156,6 +172,7 @@ impl Guards {
             transport: request.transport,
             snapshot: request.snapshot.clone(),
             threads: request.threads.clone(),
+            identity: Some(identity),
         });
         let mounted = state.settle().and_then(|()| {
             self.mount_image(&Wanted {
@@ -164,7 +181,7 @@ impl Guards {
                 transport: request.transport,
                 snapshot: request.snapshot.as_deref(),
                 threads: request.threads.as_ref(),
-                opened: state.opened(which),
+                opened,
                 volumes: &self.table.volumes,
                 replaces: false,
             })
@@ -386,12 +403,14 @@ impl Guards {
         let volumes = &self.table.volumes;
         let (transport, snapshot) = (entry.transport, entry.snapshot.as_deref());
         let threads = entry.threads.as_ref();
-        let opened = state.opened(Which::of(file)?);
+        let which = Which::of(file)?;
+        let opened = state.opened(which);
         let wanted = Wanted { file, dir, transport, snapshot, threads, opened, volumes, replaces };
         // The kernel may not have closed all files of a killed process yet.
         let until = Instant::now() + SUCCESSION_LIMIT;
         loop {
-            match self.mount_image(&wanted) {
+            let same = check_same(entry, which, wanted.opened.as_deref());
+            match same.and_then(|()| self.mount_image(&wanted)) {
                 Err(f) if f.kind == FailureKind::Busy && Instant::now() < until => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
