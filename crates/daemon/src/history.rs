@@ -9,14 +9,14 @@ use crate::counts::Counts;
 use crate::deferred;
 use crate::protocol::{
     Action, Change, ChangeKind, Collected, Failure, FailureKind, Gc, HostPath, LogEntry, Outcome,
-    Peer, Summary, Undo, Undone,
+    Peer, Place, Summary, Undo, Undone,
 };
 use crate::stopped;
 use crate::transactions::Transactions;
 use crate::urgency::{LastThread, OfLast};
 use crate::volume::OpenVolume;
 use choose::{Choice, choose};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use systx_base::TxnId;
 use systx_commit::{Commit, Durable, Part, stamp_of};
@@ -69,14 +69,50 @@ fn entries(volume: &OpenVolume) -> Result<Vec<HistoryEntry>, Failure> {
     Ok(all)
 }
 
-/// Committed transactions, the latest first.
+/// Committed transactions, the latest first: of a place, or those that changed something at one of
+/// some paths, each in the history of its own file system.
 ///
 /// # Errors
-/// The store cannot be read.
+/// A store cannot be read.
 pub fn log(
     table: &Transactions,
-    volume: &OpenVolume,
+    place: &Place,
     limit: Option<u64>,
+    paths: &[HostPath],
+) -> Result<Vec<LogEntry>, Failure> {
+    let own = table.volumes.at(place)?;
+    let mut volumes = vec![Arc::clone(&own)];
+    let elsewhere = paths.iter().filter(|_| place.store.is_none());
+    for volume in elsewhere.filter_map(|path| holder(table, path)) {
+        if !volumes.iter().any(|known| known.location == volume.location) {
+            volumes.push(volume);
+        }
+    }
+    let limit = limit.map_or(usize::MAX, |l| usize::try_from(l).unwrap_or(usize::MAX));
+    let mut all: Vec<LogEntry> = Vec::new();
+    for volume in volumes {
+        let known: HashSet<TxnId> = all.iter().map(|entry| entry.id).collect();
+        let more = of_volume(table, &volume, limit, paths)?;
+        all.extend(more.into_iter().filter(|entry| !known.contains(&entry.id)));
+    }
+    if !paths.is_empty() {
+        all.sort_by_key(|entry| std::cmp::Reverse(entry.time));
+    }
+    all.truncate(limit);
+    Ok(all)
+}
+
+/// The volume that a path is in, or was, by the nearest directory that is there.
+fn holder(table: &Transactions, path: &HostPath) -> Option<Arc<OpenVolume>> {
+    let cwd = path.as_path().ancestors().find(|dir| dir.is_dir())?;
+    let place = Place { cwd: HostPath::from(cwd), root: None, store: None };
+    table.volumes.at(&place).ok()
+}
+
+fn of_volume(
+    table: &Transactions,
+    volume: &OpenVolume,
+    limit: usize,
     paths: &[HostPath],
 ) -> Result<Vec<LogEntry>, Failure> {
     let all = entries(volume)?;
@@ -85,7 +121,6 @@ pub fn log(
         .into_iter()
         .map(|d| (d.id, d.actions))
         .collect();
-    let limit = limit.map_or(usize::MAX, |l| usize::try_from(l).unwrap_or(usize::MAX));
     let mut others = Others::new(|member: &Member| {
         let other = table.volumes.volume_of(member).ok()?;
         let all = entries(&other).ok()?.into_iter();
@@ -214,8 +249,7 @@ pub fn undo(
     ask: &Undo,
     direction: Direction,
 ) -> Result<Undone, Failure> {
-    let volume = table.volumes.at(&ask.place)?;
-    let Choice { target, notes } = choose(&volume, &ask.place, ask.id, direction)?;
+    let (volume, Choice { target, notes }) = choose(&table.volumes, &ask.place, ask.id, direction)?;
     let mut volumes = vec![volume];
     for member in target.joint.iter().flat_map(Joint::others) {
         volumes.push(table.volumes.volume_of(member)?);

@@ -275,6 +275,25 @@ impl Volumes {
         opened.pop().ok_or_else(absent)?.map_err(named)
     }
 
+    /// The volumes of file systems that are mounted below a directory, but for that of the directory
+    /// itself, as far as they have a store and can be opened.
+    pub(crate) fn below(&self, dir: &Path, own: &Location) -> Vec<Arc<OpenVolume>> {
+        let table = mounts::here().unwrap_or_default();
+        let is_there = |m: &&mounts::Mount| m.at != dir && m.at.starts_with(dir);
+        let of_stores = |m: &&mounts::Mount| elsewhere::is_local(m) || m.fs == FS_TYPE;
+        let mut found: Vec<Location> = Vec::new();
+        for mount in table.iter().filter(is_there).filter(of_stores) {
+            let place = Place { cwd: HostPath::from(mount.at.as_path()), root: None, store: None };
+            let Ok(location) = self.locate(&place) else { continue };
+            if location != *own && !found.contains(&location) {
+                found.push(location);
+            }
+        }
+        let is_open = |location: &Location| self.tables.lock().open.contains_key(location);
+        found.retain(|location| is_open(location) || location.store.is_dir());
+        found.into_iter().filter_map(|location| self.open_at(location, false).ok()).collect()
+    }
+
     /// Opens the stores that this one has decided for, and which have not got to know it; sentences
     /// about those that cannot be opened.
     pub(crate) fn recover_others(

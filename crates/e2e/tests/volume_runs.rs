@@ -420,6 +420,31 @@ fn a_run_over_a_volume_and_file_systems_is_all_or_nothing_also_if_the_daemon_is_
     room.sh("$S umount b/v && $S fsck a/image").ok();
 }
 
+/// What changed only a file system that is mounted below the directory is its latest all the same.
+#[test]
+fn undo_and_log_find_what_changed_only_what_is_mounted_below() {
+    let room = match Room::new() {
+        Ok(room) => room,
+        Err(why) => skip!("no room of file systems: {why}"),
+    };
+    room.sh("$S mkfs b/image --size 32M && mkdir a/v a/t && $S mount b/image a/v").ok();
+    room.sh("mount -t tmpfs tmpfs a/t && cd a && echo 0 > f").ok();
+    for at in ["v", "t"] {
+        room.sh(&format!("cd a && $S run -- sh -c 'echo 1 > f'")).ok();
+        room.sh(&format!("cd a && $S run -- sh -c 'echo later > {at}/g'")).ok();
+        let log = room.sh(&format!("cd a && $S log {at}/g")).ok();
+        assert!(log.contains("later"), "{log}");
+        let said = room.sh("cd a && $S undo 2>&1 && cat f && ls v t").ok();
+        assert!(said.contains("later") && said.contains("\n1\n"), "{at}: {said}");
+        assert!(!said.contains("\ng\n"), "{at}: {said}");
+        room.sh(&format!("cd a && $S redo && test $(cat {at}/g) = later && $S undo")).ok();
+        // And then the one before it.
+        let said = room.sh("cd a && $S undo 2>&1 && cat f").ok();
+        assert!(said.ends_with("\n0\n"), "{at}: {said}");
+    }
+    room.sh("umount a/t && $S umount a/v && $S fsck b/image").ok();
+}
+
 /// Each of the stores knows of the others, whichever has decided.
 #[test]
 fn what_was_done_on_a_volume_and_a_file_system_is_taken_back_as_a_whole_from_each_of_them() {

@@ -266,8 +266,7 @@ impl Calls for Daemon {
     }
 
     fn log(&self, _: &mut Asker, call: call::Log) -> Result<Vec<LogEntry>, Failure> {
-        let volume = self.table.volumes.at(&call.place)?;
-        history::log(&self.table, &volume, call.limit, &call.paths)
+        history::log(&self.table, &call.place, call.limit, &call.paths)
     }
 
     fn deferred(&self, _: &mut Asker, call: call::Deferred) -> Result<Vec<Deferred>, Failure> {

@@ -4,10 +4,15 @@
 //! run from there. A file system holds many projects, and who says `undo` in one of them does not
 //! mean what was committed in another, by another terminal, a moment ago. Where there is none, none
 //! is taken: the latest of the file system is named, with the command that undoes it.
+//!
+//! A transaction that changed only what is mounted below the directory is in that file system's
+//! history alone, and is one of the directory all the same.
 
 use super::{Direction, entries, undone_by};
 use crate::protocol::{Failure, FailureKind, HostPath, Place};
 use crate::volume::OpenVolume;
+use crate::volumes::Volumes;
+use std::sync::Arc;
 use systx_base::TxnId;
 use systx_protocol::is_below;
 use systx_store::{self as stored, HistoryEntry, TxnKind};
@@ -18,8 +23,49 @@ pub(super) struct Choice {
     pub notes: Vec<String>,
 }
 
-/// The transaction to take back: the given one, or the latest of the directory that is meant.
+/// The transaction to take back, and the volume in whose history it is: the given one, or the
+/// latest of the directory that is meant, wherever below it that changed something.
 pub(super) fn choose(
+    volumes: &Volumes,
+    place: &Place,
+    id: Option<TxnId>,
+    direction: Direction,
+) -> Result<(Arc<OpenVolume>, Choice), Failure> {
+    let own = volumes.at(place)?;
+    let mut best = of_volume(&own, place, id, direction);
+    if id.is_some() || place.store.is_some() {
+        return best.map(|choice| (own, choice));
+    }
+    let (here, mut volume) = (scope(place), Arc::clone(&own));
+    for other in volumes.below(HostPath(here.clone()).as_path(), &own.location) {
+        let all = entries(&other)?;
+        let can = candidates(&all, direction);
+        let Some(entry) = can.into_iter().find(|e| is_of(&other, e, &here)) else { continue };
+        let is_later = best.as_ref().map_or(true, |known| {
+            let known = &known.target.meta;
+            known.txn != entry.meta.txn && known.finished < entry.meta.finished
+        });
+        if is_later {
+            best = Ok(Choice { target: entry.clone(), notes: Vec::new() });
+            volume = other;
+        }
+    }
+    best.map(|choice| (volume, choice))
+}
+
+/// What can be taken back in this direction, the latest first.
+fn candidates(all: &[HistoryEntry], direction: Direction) -> Vec<&HistoryEntry> {
+    let undone = undone_by(all);
+    let is_undo = |e: &HistoryEntry| matches!(e.meta.kind, TxnKind::Undo { .. });
+    let fits = |e: &&HistoryEntry| {
+        let way = is_undo(e) == (direction == Direction::Redo);
+        way && !e.forgotten && !undone.contains_key(&e.meta.txn)
+    };
+    all.iter().filter(fits).collect()
+}
+
+/// As [`choose`], in one volume.
+fn of_volume(
     volume: &OpenVolume,
     place: &Place,
     id: Option<TxnId>,
@@ -29,13 +75,7 @@ pub(super) fn choose(
     if let Some(id) = id {
         return Ok(Choice { target: named(all, id, direction)?, notes: Vec::new() });
     }
-    let undone = undone_by(&all);
-    let is_undo = |e: &HistoryEntry| matches!(e.meta.kind, TxnKind::Undo { .. });
-    let fits = |e: &&HistoryEntry| {
-        let way = is_undo(e) == (direction == Direction::Redo);
-        way && !e.forgotten && !undone.contains_key(&e.meta.txn)
-    };
-    let can: Vec<&HistoryEntry> = all.iter().filter(fits).collect();
+    let can = candidates(&all, direction);
     let word = direction.word();
     let Some(latest) = can.first() else {
         return Err(Failure::new(FailureKind::NotFound, format!("nothing to {word}")));

@@ -134,9 +134,13 @@ fn set_pages(
     ino: Ino,
     places: impl IntoIterator<Item = (u64, Place)>,
 ) -> Result<()> {
+    let geometry = state.tree.env.geometry;
     let (pages, usage) = pages(state, ino)?;
     let mut count = 0;
     for (page, place) in places {
+        if !geometry.has(place.blocks()) {
+            return nonsense("a page outside of the segments");
+        }
         let new = Page { place: Some(place), memory: None };
         let old = pages.insert(page, new);
         pack::gained(usage, pages, page, place)?;

@@ -172,7 +172,11 @@ impl Volume {
             state.flow.goes_on()?;
             let begun = state.pending.page_count();
             found += dead;
-            packs.into_iter().try_for_each(|pack| cleaner::put(&mut state, pack).map(drop))?;
+            for pack in packs {
+                let blocks = pack.blocks.len() as u64;
+                let is_put = cleaner::put(&mut state, pack)?;
+                round.cleaned.moved += if is_put { blocks } else { 0 };
+            }
             match cleaner::publish(&mut state, &fetched) {
                 Ok(true) => emptied.push((segment, generation)),
                 Ok(false) => break,
