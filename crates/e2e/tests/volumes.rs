@@ -392,6 +392,12 @@ fn what_cannot_be_mounted_is_refused_with_the_reason() {
     refused("empty", "w", "not a volume");
     fs::write(v.path("inner"), "").unwrap();
     refused("v/inner", "w", "mounted by systx");
+    // What somebody needs would be hidden.
+    fs::create_dir(lab.path("x")).unwrap();
+    lab.do_systx(["mkfs", "x/image", "--size", "16M"]).ok();
+    refused("x/image", "x", "would hide");
+    refused("x/image", ".", "where something is mounted");
+    refused("x/image", "empty", "this is none");
     // Somebody else has it open.
     let other = fs::OpenOptions::new().write(true).open(lab.path("empty")).unwrap();
     rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();

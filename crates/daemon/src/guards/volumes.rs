@@ -98,6 +98,20 @@ fn check_outside(path: &Path) -> Result<(), Failure> {
     }
 }
 
+/// The next daemon opens the image again, by its path, and whoever has mounted something below the
+/// directory could not reach it any more.
+fn check_hides_nothing(dir: &Path, file: &Path) -> Result<(), Failure> {
+    let table = mounts::here().unwrap_or_default();
+    let below = |path: &Path| path != dir && path.starts_with(dir);
+    let hidden = match table.iter().find(|mount| below(&mount.at)) {
+        Some(mount) => format!("{}, where something is mounted", mount.at.display()),
+        None if below(file) => format!("{}, the image itself", file.display()),
+        None => return Ok(()),
+    };
+    let text = format!("a mount on {} would hide {hidden}", dir.display());
+    Err(Failure::new(FailureKind::State, text).hint("mount it on another directory").path(dir))
+}
+
 /// Another image may have come to the path: programs would go on in a volume that they do not mean.
 fn check_same(entry: &VolumeEntry, which: Which, opened: Option<&Opened>) -> Result<(), Failure> {
     let file = entry.file.as_path();
@@ -157,11 +171,13 @@ impl Guards {
                 .path(file.as_path()));
         }
         if !dir.is_dir() || dir == Path::new("/") {
-            let text = format!("{}: a volume is mounted on a directory, not /", dir.display());
+            let what = if dir.is_dir() { "not on /" } else { "and this is none" };
+            let text = format!("{}: a volume is mounted on a directory, {what}", dir.display());
             return Err(Failure::new(FailureKind::Invalid, text).path(dir.as_path()));
         }
         check_outside(&file)?;
         check_outside(&dir)?;
+        check_hides_nothing(&dir, &file)?;
         check_threads(request, &dir)?;
         let opened = state.opened(which);
         let identity = which.identity(&file, opened.as_deref())?;
