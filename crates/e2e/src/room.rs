@@ -155,6 +155,20 @@ impl Room {
         self.mount(which);
     }
 
+    /// Waits until the store of `a` or `b` is closed, as it is soon after its last use: what closes
+    /// it writes there.
+    pub fn until_closed(&self, which: &str) {
+        let store = self.dir.join(which).join(".systx");
+        let has_open = |pid: &Pid| {
+            let all = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero()));
+            let all = all.into_iter().flatten().flatten();
+            all.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|at| at.starts_with(&store))
+        };
+        self.wait("the end of the store's use", |room| {
+            !room.processes(&["daemon", "--serve"]).iter().any(has_open)
+        });
+    }
+
     /// Keeps everybody from writing to `a` or `b`, until the answer is dropped, which must be
     /// before the room is.
     ///

@@ -160,6 +160,7 @@ fn a_frozen_file_system_with_a_store_is_covered_like_any_other() {
     }
     room.sh("cd a && $S run -- sh -c 'echo x > ../b/file; echo x > file'").ok();
     for new_daemon in [false, true] {
+        room.until_closed("b");
         if new_daemon {
             room.kill_daemon();
         }
