@@ -2,6 +2,7 @@
 //! cleaner can be stopped or killed.
 
 use super::Volume;
+use super::packing::put_all;
 use crate::checkpoint;
 use crate::cleaner::{self, Cleaned, Policy, Scatter};
 use crate::error::{Error, Result};
@@ -172,11 +173,7 @@ impl Volume {
             state.flow.goes_on()?;
             let begun = state.pending.page_count();
             found += dead;
-            for pack in packs {
-                let blocks = pack.blocks.len() as u64;
-                let is_put = cleaner::put(&mut state, pack)?;
-                round.cleaned.moved += if is_put { blocks } else { 0 };
-            }
+            round.cleaned.moved += put_all(&mut state, packs)?;
             match cleaner::publish(&mut state, &fetched) {
                 Ok(true) => emptied.push((segment, generation)),
                 Ok(false) => break,

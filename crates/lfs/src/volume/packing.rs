@@ -123,6 +123,19 @@ impl Volume {
     }
 }
 
+/// Has the next flush write packs, as far as there is room.  Returns how many blocks.
+pub(super) fn put_all(state: &mut State, packs: Vec<Moved>) -> Result<u64> {
+    let mut put = 0;
+    for pack in packs {
+        let blocks = pack.blocks.len() as u64;
+        if !cleaner::put(state, pack)? {
+            break;
+        }
+        put += blocks;
+    }
+    Ok(put)
+}
+
 /// A segment in which nothing was written since the last checkpoint, the oldest first.  To write
 /// again what a snapshot or a moment keeps would need room, and give none.
 fn coldest(state: &State, at: &Tending) -> Option<(u32, u32)> {
