@@ -430,7 +430,7 @@ fn undo_and_log_find_what_changed_only_what_is_mounted_below() {
     room.sh("$S mkfs b/image --size 32M && mkdir a/v a/t && $S mount b/image a/v").ok();
     room.sh("mount -t tmpfs tmpfs a/t && cd a && echo 0 > f").ok();
     for at in ["v", "t"] {
-        room.sh(&format!("cd a && $S run -- sh -c 'echo 1 > f'")).ok();
+        room.sh("cd a && $S run -- sh -c 'echo 1 > f'").ok();
         room.sh(&format!("cd a && $S run -- sh -c 'echo later > {at}/g'")).ok();
         let log = room.sh(&format!("cd a && $S log {at}/g")).ok();
         assert!(log.contains("later"), "{log}");
