@@ -2,8 +2,7 @@
 //!
 //! A pack is up to [`PACK_PAGES`] pages of one file, compressed as one and written as a few blocks
 //! beside each other.  Each page says in which pack it lies and which one of it it is, and has the
-//! sum of its own bytes, as any page.  So whoever overwrites, cuts or takes a page knows nothing of
-//! packs.
+//! sum of its own bytes, as any page.  So an overwrite, a cut or a take knows nothing of packs.
 //!
 //! Usage counts blocks.  A file with `m` pages of a pack of `k` blocks has the lesser of both in
 //! use: so much does it cost to move them, one by one or as the pack.  So cleaning never needs more
