@@ -280,7 +280,13 @@ impl Volumes {
     pub(crate) fn below(&self, dir: &Path, own: &Location) -> Vec<Arc<OpenVolume>> {
         let table = mounts::here().unwrap_or_default();
         let is_there = |m: &&mounts::Mount| m.at != dir && m.at.starts_with(dir);
-        let of_stores = |m: &&mounts::Mount| elsewhere::is_local(m) || m.fs == FS_TYPE;
+        let (guarded, mounted) = (self.all_guarded(), self.mounted());
+        // Another daemon, or whatever has its name, is never asked: it may not answer.
+        let is_own = |m: &mounts::Mount| {
+            mounted.iter().any(|volume| volume.mount() == Some(m.id))
+                || guarded.iter().any(|(_, guarded)| guarded.mount == m.id)
+        };
+        let of_stores = |m: &&mounts::Mount| elsewhere::is_local(m) || is_own(m);
         let mut found: Vec<Location> = Vec::new();
         for mount in table.iter().filter(is_there).filter(of_stores) {
             let place = Place { cwd: HostPath::from(mount.at.as_path()), root: None, store: None };

@@ -383,18 +383,6 @@ pub struct Loose {
     pages: Vec<(u64, Place)>,
 }
 
-/// What of a segment could be packed: `live` is asked with its pieces.
-///
-/// # Errors
-/// [`Error::Io`]; what `live` says.
-pub fn loose(
-    env: &Env,
-    segment: u32,
-    live: impl FnOnce(&[Piece]) -> Result<Vec<Loose>>,
-) -> Result<Vec<Loose>> {
-    live(&pieces(env, segment)?)
-}
-
 /// What of a segment, which is still the same, is live and in no pack.
 ///
 /// # Errors
@@ -489,7 +477,10 @@ pub fn put(state: &mut State, pack: Moved) -> Result<bool> {
 }
 
 /// The pieces of a segment, of the log or of a transaction.
-fn pieces(env: &Env, segment: u32) -> Result<Vec<Piece>> {
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn pieces(env: &Env, segment: u32) -> Result<Vec<Piece>> {
     let mut all = Vec::new();
     let mut offset = 0;
     while let Some(piece) = piece::read(&*env.dev, &env.geometry, &env.id, segment, offset)? {

@@ -33,7 +33,8 @@ pub(super) fn choose(
 ) -> Result<(Arc<OpenVolume>, Choice), Failure> {
     let own = volumes.at(place)?;
     let mut best = of_volume(&own, place, id, direction);
-    if id.is_some() || place.store.is_some() {
+    let is_said = best.as_ref().is_err_and(|e| e.kind != FailureKind::NotFound);
+    if is_said || id.is_some() || place.store.is_some() {
         return best.map(|choice| (own, choice));
     }
     let (here, mut volume) = (scope(place), Arc::clone(&own));

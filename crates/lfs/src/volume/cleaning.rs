@@ -173,7 +173,7 @@ impl Volume {
             state.flow.goes_on()?;
             let begun = state.pending.page_count();
             found += dead;
-            round.cleaned.moved += put_all(&mut state, packs)?;
+            round.cleaned.moved += put_all(&mut state, packs)?.blocks;
             match cleaner::publish(&mut state, &fetched) {
                 Ok(true) => emptied.push((segment, generation)),
                 Ok(false) => break,

@@ -56,9 +56,8 @@ impl Volume {
             };
             drop(state);
             at.tried.insert(segment, generation);
-            let loose = cleaner::loose(&self.env, segment, |pieces| {
-                cleaner::live(&mut self.state.lock(), (segment, generation), pieces)
-            });
+            let pieces = cleaner::pieces(&self.env, segment)?;
+            let loose = cleaner::live(&mut self.state.lock(), (segment, generation), &pieces);
             let loose = match loose {
                 Err(Error::Corrupt { .. }) => continue,
                 other => other?,
@@ -106,15 +105,7 @@ impl Volume {
     fn publish(&self, packs: Vec<Moved>) -> Result<Packed> {
         let mut state = self.state.lock();
         state.flow.goes_on()?;
-        let mut done = Packed::default();
-        for pack in packs {
-            let (pages, blocks) = (pack.pages.len() as u64, pack.blocks.len() as u64);
-            if !cleaner::put(&mut state, pack)? {
-                break;
-            }
-            done.pages += pages;
-            done.blocks += blocks;
-        }
+        let done = put_all(&mut state, packs)?;
         state.flow.applied += 1;
         let ticket = state.flow.applied;
         drop(state);
@@ -123,17 +114,18 @@ impl Volume {
     }
 }
 
-/// Has the next flush write packs, as far as there is room.  Returns how many blocks.
-pub(super) fn put_all(state: &mut State, packs: Vec<Moved>) -> Result<u64> {
-    let mut put = 0;
+/// Has the next flush write packs, as far as there is room.  Returns what these have.
+pub(super) fn put_all(state: &mut State, packs: Vec<Moved>) -> Result<Packed> {
+    let mut done = Packed::default();
     for pack in packs {
-        let blocks = pack.blocks.len() as u64;
+        let (pages, blocks) = (pack.pages.len() as u64, pack.blocks.len() as u64);
         if !cleaner::put(state, pack)? {
             break;
         }
-        put += blocks;
+        done.pages += pages;
+        done.blocks += blocks;
     }
-    Ok(put)
+    Ok(done)
 }
 
 /// A segment in which nothing was written since the last checkpoint, the oldest first.  To write
@@ -204,10 +196,8 @@ mod tests {
             let mut all = Vec::new();
             for (n, segment) in segments.into_iter().filter(|(_, s)| s.live > 0) {
                 let env = state.tree.env.clone();
-                let ask = |pieces: &[crate::piece::Piece]| {
-                    cleaner::live(state, (n, segment.generation), pieces)
-                };
-                all.extend(cleaner::loose(&env, n, ask)?);
+                let pieces = cleaner::pieces(&env, n)?;
+                all.extend(cleaner::live(state, (n, segment.generation), &pieces)?);
             }
             Ok(all)
         });
