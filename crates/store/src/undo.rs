@@ -133,7 +133,7 @@ pub fn undo(
         out: WriteSet::default(),
         slots: Slots { stage, all: &all, made: Vec::new() },
         overlap: BTreeSet::new(),
-        returned: Returned::of(&all),
+        returned: Returned::of(&all, history.done.lsn),
     };
     builder.build()?;
     if !builder.overlap.is_empty() {
@@ -344,7 +344,7 @@ impl<'a> Builder<'a> {
     }
 
     /// A directory that the transaction brought back goes again with all that is in it: nothing
-    /// below it may have changed since.
+    /// below it may have changed since, but for changes that were taken back.
     fn check_below(&mut self, dir: &Handle, path: &[u8], since: Time) -> Result<()> {
         let mut emptied = self.emptied(dir, path)?;
         for name in names(self.ground.tree, dir)? {
@@ -354,7 +354,7 @@ impl<'a> Builder<'a> {
             // An overlay moves the change time of a directory that has lost what was copied up when
             // it is listed.
             let by_listing = self.ground.overlay && stat.kind == Kind::Dir;
-            if (if by_listing { stat.mtime } else { stat.ctime }) > since {
+            if !self.returned.is_untouched(since, stat.stamp(), by_listing) {
                 self.overlap.insert(below);
             } else if stat.kind == Kind::Dir {
                 let child = self.ground.tree.open_dir(dir, &name)?;
@@ -494,7 +494,8 @@ impl<'a> Builder<'a> {
         let as_left = same
             && attrs.mode.is_none_or(|m| m == now.mode)
             && attrs.owner.is_none_or(|o| o == (now.uid, now.gid))
-            && (object.xattrs.is_empty() || left.is_some_and(|l| l.ctime == now.ctime));
+            && (object.xattrs.is_empty()
+                || left.is_some_and(|l| self.returned.is_same(l, now.stamp())));
         if object.is_changed() && !as_left {
             let path = self.index.origin_path(ix).unwrap_or_default();
             self.overlap.insert(path);

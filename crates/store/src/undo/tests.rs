@@ -1,3 +1,4 @@
+use crate::UndoError;
 use crate::dir_store::DirStore;
 use crate::history::{CommitMeta, TxnKind};
 use crate::testing::*;
@@ -115,5 +116,85 @@ fn holes_take_no_room_when_they_are_cut_off_cleared_or_replaced_and_come_back_as
             assert_eq!(&was, b"here", "{base}, {how}");
             assert!(taken(&s, "sparse") < 1 << 20, "{base}, {how}");
         }
+    }
+}
+
+/// Waits until what is changed from now on has a later time than what was changed before.
+fn tick(s: &Scratch) {
+    use std::os::unix::fs::MetadataExt;
+    let time = || {
+        s.write("clock", "");
+        let meta = std::fs::metadata(s.path("clock")).unwrap();
+        (meta.ctime(), meta.ctime_nsec())
+    };
+    let before = time();
+    while time() == before {}
+    std::fs::remove_file(s.path("clock")).unwrap();
+}
+
+#[test]
+fn a_directory_that_came_back_goes_again_unless_changes_in_it_were_not_taken_back() {
+    for base in bases() {
+        let s = Scratch::on(&base);
+        let (store, io) = (s.store(), s.io());
+        let before = s.tree();
+        let mut ws = Ws::new(&*io);
+        let (dir, deep) = (ws.mkdir(), ws.mkdir());
+        ws.bind("d", Some(dir));
+        ws.bind_in(dir, "deep", deep);
+        let file = ws.file("content");
+        ws.bind_in(dir, "file", file);
+        run(&store, 1, ws.done());
+        let made = s.tree();
+        let mut ws = Ws::new(&*io);
+        ws.patch("d/file", 7, 7, &[(0, b"CON")]);
+        ws.create("d/deep/more", "more");
+        run(&store, 2, ws.done());
+        let changed = s.tree();
+        // Back to nothing, to all again, and back once more: 5 brings the directory back.
+        let way = [(2, &made), (1, &before), (4, &made), (3, &changed), (6, &made), (5, &before)];
+        for ((of, want), txn) in way.into_iter().zip(3..) {
+            tick(&s);
+            undo(&store, of, txn);
+            assert_eq!(&s.tree(), want, "{base}, undo of {of}");
+        }
+        // 9 brings it back, and what is changed then stays: also at that very moment.
+        undo(&store, 8, 9);
+        let mut ws = Ws::new(&*io);
+        ws.patch("d/file", 7, 7, &[(0, b"con")]);
+        run(&store, 10, ws.done());
+        let later = s.tree();
+        assert!(matches!(store.undo_set(TxnId(9)), Err(UndoError::Overlap(_))), "{base}");
+        assert_eq!(s.tree(), later);
+        undo(&store, 10, 11);
+        undo(&store, 9, 12);
+        assert_eq!(s.tree(), before, "{base}");
+    }
+}
+
+#[test]
+fn a_change_is_undone_after_a_further_name_came_and_went_with_its_directory() {
+    for base in bases() {
+        let s = Scratch::on(&base);
+        let (store, io) = (s.store(), s.io());
+        s.write("one", "content");
+        let mut ws = Ws::new(&*io);
+        ws.patch("one", 7, 7, &[(0, b"CON")]);
+        run(&store, 1, ws.done());
+        let mut ws = Ws::new(&*io);
+        let (dir, file) = (ws.mkdir(), ws.host("one"));
+        ws.bind("d", Some(dir));
+        ws.bind_in(dir, "two", file);
+        tick(&s);
+        run(&store, 2, ws.done());
+        let linked = s.tree();
+        for (of, want, txn) in [(2, "CONtent", 3), (1, "content", 4), (4, "CONtent", 5)] {
+            tick(&s);
+            undo(&store, of, txn);
+            assert!(!s.path("d").exists(), "{base}, undo of {of}");
+            assert_eq!(s.read("one"), want.as_bytes(), "{base}, undo of {of}");
+        }
+        undo(&store, 3, 6);
+        assert_eq!(s.tree(), linked, "{base}");
     }
 }

@@ -2,6 +2,7 @@
 //! the view side that makes them as the kernel would, and trees to compare.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod bed;
 pub mod hooked;
 mod scratch;
 #[allow(unused_imports)] // not every suite has random cases
