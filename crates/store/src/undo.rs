@@ -504,6 +504,19 @@ impl<'a> Builder<'a> {
         Ok(Some(made))
     }
 
+    /// Whether the transaction has changed it where an earlier one has put it, as the only place
+    /// that it has.
+    fn is_in_grave(&self, mut ix: Ix) -> bool {
+        while self.index.targets(ix).is_empty() {
+            match &self.set().object(ix).origin {
+                Origin::Grave { .. } => return true,
+                Origin::Host { parent, .. } => ix = *parent,
+                Origin::Root | Origin::New(_) => return false,
+            }
+        }
+        false
+    }
+
     /// Where to look first: the directory that the object was in, where it is now.
     fn near(&self, ix: Ix) -> Option<Way> {
         let Origin::Host { parent, .. } = &self.set().object(ix).origin else { return None };
@@ -605,7 +618,7 @@ impl<'a> Builder<'a> {
         }
         let now = match self.host(ix)? {
             // It was met by a name that went with its directory, and was changed by another one.
-            None if self.index.inside_removed(ix) => self.survivor(ix)?,
+            None if self.index.inside_removed(ix) || self.is_in_grave(ix) => self.survivor(ix)?,
             found => found,
         };
         let Some(now) = now else {

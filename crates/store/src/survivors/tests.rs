@@ -150,6 +150,33 @@ fn a_change_of_what_went_with_its_directory_is_undone_under_another_name() {
 }
 
 #[test]
+fn a_change_is_undone_and_redone_of_what_has_all_its_names_in_removed_directories() {
+    for base in bases() {
+        let s = Scratch::on(&base);
+        linked(&s, &["d/one", "e/two"]);
+        let store = s.store();
+        let io = s.io();
+        let mut ws = Ws::new(&*io);
+        ws.bind("d", None);
+        run(&store, 1, ws.done());
+        let before = s.tree();
+        let mut ws = Ws::new(&*io);
+        ws.patch("e/two", 7, 7, &[(0, b"CON")]);
+        ws.bind("e", None);
+        run(&store, 2, ws.done());
+        for txn in [2, 4] {
+            undo(&store, txn, txn + 1);
+            assert_eq!(s.tree(), before, "{base}");
+            undo(&store, txn + 1, txn + 2);
+            assert!(!s.path("e").exists(), "{base}");
+        }
+        undo(&store, 6, 7);
+        undo(&store, 1, 8);
+        assert_eq!(s.read("d/one"), b"content", "{base}");
+    }
+}
+
+#[test]
 fn without_a_name_left_undo_says_so() {
     let s = Scratch::new();
     linked(&s, &["one", "two"]);
