@@ -10,6 +10,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(HERE)
 
 
+def build(*what):
+    """Builds each of these, arguments of cargo, as it is installed; the directory with the results."""
+    for words in what:
+        subprocess.run(["cargo", "build", "-q", "--profile", "dist", *words], cwd=TOP, check=True)
+    return os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(TOP, "target")), "dist")
+
+
 class Bench:
     PARTS = {}      # names of parts, and of the methods that measure them
     EXAMPLES = []   # of crates/lib, built beside the binary
@@ -44,17 +51,15 @@ class Bench:
 
     def slow_disk(self, flush_ms):
         """The file of a disk in memory each of whose flushes takes so long."""
-        subprocess.run(["cargo", "build", "-q", "--release", "-p", "systx-sim", "--example", "slow-disk"], cwd=TOP, check=True)
+        program = os.path.join(build(["-p", "systx-sim", "--example", "slow-disk"]), "examples/slow-disk")
         where = f"{self.base}/disk"
         os.mkdir(where)
-        program = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(TOP, "target")), "release/examples/slow-disk")
         self.disk = subprocess.Popen([program, where, "2048", str(flush_ms)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return self.disk.stdout.readline().strip()
 
     def build(self):
-        for what in (["-p", "systx", "--bin", "systx"], ["-p", "libsystx", "--lib"], *(["-p", "libsystx", "--example", e] for e in self.EXAMPLES)):
-            subprocess.run(["cargo", "build", "-q", "--release", *what], cwd=TOP, check=True)
-        return os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(TOP, "target")), "release", "systx")
+        examples = (["-p", "libsystx", "--example", e] for e in self.EXAMPLES)
+        return os.path.join(build(["-p", "systx", "--bin", "systx"], ["-p", "libsystx", "--lib"], *examples), "systx")
 
     def library(self):
         """The Python package over the libsystx beside the binary; None if there is none."""
