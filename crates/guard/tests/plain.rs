@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, Permissions};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -193,6 +193,10 @@ fn each_request_passes_the_gate_with_what_it_touches() {
     v.readdir(dn, 0, false, &mut |_| true).unwrap();
     let listed = notes.take();
     assert!(listed.iter().all(|n| *n == format!("r list {d}")), "{listed:?}");
+    // What was read since has other attributes than the kernel was told.
+    let read = v.lookup(ROOT, dn, b"newer").unwrap().unwrap().node;
+    v.read(read, 0, &mut [0; 1]).unwrap();
+    notes.take();
     v.readdir(dn, 0, true, &mut |_| true).unwrap();
     let mut listed = notes.take();
     listed.dedup();
@@ -304,6 +308,53 @@ fn nodes_live_as_long_as_the_kernel_knows_them() {
     // The root is never forgotten.
     v.forget(NodeId::ROOT, u64::MAX);
     assert!(v.getattr(NodeId::ROOT).is_ok());
+}
+
+/// A listing of thousands of names in which one has changed costs no look at each of them.
+#[test]
+fn a_listing_tells_attributes_of_what_the_kernel_does_not_have_them_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    ["a", "b", "c"].iter().for_each(|name| fs::write(at(name), b"content").unwrap());
+    let v = plain(dir.path());
+    let told = || {
+        let (mut names, mut told) = (0, BTreeMap::new());
+        v.readdir(NodeId::ROOT, 0, true, &mut |entry| {
+            names += usize::from(!entry.name.starts_with(b"."));
+            let name = String::from_utf8(entry.name.to_vec()).unwrap();
+            told.extend(entry.entry.map(|entry| (name, entry.node)));
+            true
+        })
+        .unwrap();
+        (names, told)
+    };
+    let (names, nodes) = told();
+    assert_eq!((names, nodes.len()), (3, 3));
+    let none = || {
+        let (names, told) = told();
+        (names, told.len())
+    };
+    assert_eq!(none(), (3, 0));
+    let only = |name: &str| {
+        let (_, told) = told();
+        assert_eq!(told.keys().collect::<Vec<_>>(), [name]);
+        assert_eq!(none().1, 0);
+    };
+    // The kernel takes what it has for old: a reading moves the time of access.
+    let how = OpenHow { read: true, write: true, ..OpenHow::default() };
+    for name in ["a", "b"] {
+        v.open(ROOT, nodes[name], how).unwrap();
+    }
+    assert_eq!(v.read(nodes["a"], 0, &mut [0; 7]), Ok(7));
+    only("a");
+    assert_eq!(v.write(nodes["b"], 7, b", more", false), Ok(6));
+    only("b");
+    // Two lookups of it, by the first listing and by this one.
+    assert_eq!(v.lookup(ROOT, NodeId::ROOT, b"c").unwrap().unwrap().node, nodes["c"]);
+    v.forget(nodes["c"], 2);
+    only("c");
+    fs::write(at("d"), b"new").unwrap();
+    assert_eq!(told().1.into_keys().collect::<Vec<_>>(), ["d"]);
 }
 
 #[test]

@@ -80,6 +80,7 @@ impl VolumeView {
 
     fn read_from(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
         let (ino, oid, len) = (ino_of(node), self.oid(node)?, buf.len() as u64);
+        self.table.set_worn(ino, true);
         let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
         // Where it ends is read by who reads up to there.
         let at_end = end > self.look(|ops| ops.attrs(ino))?.size;
@@ -99,6 +100,7 @@ impl VolumeView {
     ) -> Reply<T> {
         let (ino, object) = (ino_of(node), self.object(node)?);
         let oid = object.oid();
+        self.table.set_worn(ino, true);
         loop {
             let now = self.look(|ops| Ok((ops.attrs(ino)?.size, extent.beside(ops, ino)?)))?;
             let (size, told) = now;

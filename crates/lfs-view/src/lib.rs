@@ -329,7 +329,10 @@ impl Requests for VolumeView {
         use Request as R;
         Ok(match request {
             R::Lookup { parent, name } => self.find(parent, name)?.into(),
-            R::Getattr { node } => self.read_attr(node)?.into(),
+            R::Getattr { node } => {
+                self.table.set_worn(ino_of(node), false);
+                self.read_attr(node)?.into()
+            }
             R::Born { node } => self.look(|ops| Ok(Some(ops.attrs(ino_of(node))?.btime)))?.into(),
             R::Setattr { node, set } => self.set_attr(caller, node, set)?.into(),
             R::Readlink { node } => self.read_link(node)?.into(),

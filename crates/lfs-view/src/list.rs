@@ -99,14 +99,17 @@ impl VolumeView {
         })
     }
 
-    /// The attributes of what was listed, one for each name.
+    /// The attributes of what was listed, one for each name; none where what the kernel has of
+    /// them is good.
     fn attrs_of(&self, items: &[Item]) -> Reply<Vec<Option<Attr>>> {
-        let ids = || items.iter().filter_map(|(_, _, seen)| Some(oid_of(seen.as_ref()?.1)));
+        let asked = |(_, _, seen): &Item| seen.filter(|(link, _)| !self.table.has_told(link.ino));
+        let asked: Vec<_> = items.iter().map(asked).collect();
+        let ids = asked.iter().flatten().map(|(_, id)| oid_of(*id));
         let reads: Vec<_> =
-            ids().flat_map(|oid| [ObjectRef::Attr(oid), ObjectRef::Size(oid)]).collect();
+            ids.flat_map(|oid| [ObjectRef::Attr(oid), ObjectRef::Size(oid)]).collect();
         self.reading(&reads, || {
             self.look(|ops| {
-                let mut attr = |seen: &Option<(Link, HostId)>| {
+                let attr = |seen: &Option<(Link, HostId)>| {
                     let Some((link, _)) = seen else { return Ok(None) };
                     match stored_attr(ops, link.ino) {
                         Ok(attr) => Ok(Some(attr)),
@@ -114,7 +117,7 @@ impl VolumeView {
                         Err(error) => Err(error),
                     }
                 };
-                items.iter().map(|(_, _, seen)| attr(seen)).collect()
+                asked.iter().map(attr).collect()
             })
         })
     }

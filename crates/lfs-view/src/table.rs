@@ -21,6 +21,9 @@ struct Known {
     superseded: bool,
     /// Only the store names it.
     is_unnamed: bool,
+    /// The kernel does not believe what it was told of its attributes: its content was read or
+    /// changed since.
+    worn: bool,
     /// Of a directory that somebody has listed: as long as the kernel knows it, somebody may go on
     /// with a cookie of it.
     listing: Option<Box<Listing>>,
@@ -29,8 +32,8 @@ struct Known {
 impl Known {
     fn new(id: HostId, kind: Kind) -> Known {
         let looked_up = (1, Instant::now());
-        let (superseded, is_unnamed, listing) = Default::default();
-        Known { id, kind, lookups: 1, looked_up, superseded, is_unnamed, listing }
+        let (superseded, is_unnamed, worn, listing) = Default::default();
+        Known { id, kind, lookups: 1, looked_up, superseded, is_unnamed, worn, listing }
     }
 
     fn file(&self) -> Option<FileAt> {
@@ -78,6 +81,7 @@ impl Table {
             known.looked_up = (known.looked_up.0 + 1, Instant::now());
             // It has a name: an undo may have brought it back.
             known.superseded &= found == Found::ByNumber;
+            known.worn = false;
             return Ok(known.id);
         }
         let (id, kind) = meet()?;
@@ -147,6 +151,18 @@ impl Table {
     /// Whether another object is in its place, and it was not looked up since.
     pub fn is_superseded(&self, ino: Ino) -> bool {
         self.get(ino, |known| known.superseded).unwrap_or(false)
+    }
+
+    /// Whether the kernel knows it, and believes what it was told of its attributes.
+    pub fn has_told(&self, ino: Ino) -> bool {
+        self.get(ino, |known| !known.worn).unwrap_or(false)
+    }
+
+    /// The kernel does not believe its attributes any more, or has just been told them.
+    pub fn set_worn(&self, ino: Ino, worn: bool) {
+        if let Some(known) = self.0.lock().known.get_mut(&ino) {
+            known.worn = worn;
+        }
     }
 
     /// Whether only the store names it.

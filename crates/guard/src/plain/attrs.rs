@@ -26,6 +26,7 @@ impl Plain {
         let node = self.table.node(id)?;
         let path = self.table.path(&node)?;
         let oid = node.oid();
+        node.worn.store(false, Relaxed);
         self.reading(&[ObjectRef::Attr(oid), ObjectRef::Size(oid)], || Ok(sys::stat(&*path)?.attr))
     }
 

@@ -57,6 +57,7 @@ struct Extent {
 impl Plain {
     pub(super) fn read_from(&self, id: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
         let node = self.table.node(id)?;
+        node.worn.store(true, Relaxed);
         let fd = self.table.reader(&node)?;
         let (oid, len) = (node.oid(), buf.len() as u64);
         let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
@@ -265,6 +266,7 @@ impl Plain {
         mut act: impl FnMut(BorrowedFd<'_>) -> Reply<T>,
     ) -> Reply<T> {
         let oid = node.oid();
+        node.worn.store(true, Relaxed);
         loop {
             let (fd, by) = self.table.writer(node, extent.append, self.told)?;
             let now = sys::stat(&*fd)?.attr;

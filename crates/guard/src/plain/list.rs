@@ -49,7 +49,9 @@ impl Plain {
                 if !dots && hidden {
                     continue;
                 }
-                let entry = if attributes && !dots {
+                // What the kernel has of them is good: to look at each name again would be most of
+                // what it takes to list a directory in which one name has changed.
+                let entry = if attributes && !dots && !self.table.has_told(item.ino) {
                     match self.listed(node.oid(), &path, &item) {
                         Listed::Entry(entry) => Some(entry),
                         // Gone since it was listed.
@@ -81,7 +83,7 @@ impl Plain {
     /// The node of a listed name, with one lookup.
     fn listed(&self, dir: systx_base::Oid, path: &super::table::PathFd, item: &Item) -> Listed {
         let name = &*item.name;
-        // Most of a directory that is listed again is known: that saves the opening.
+        // Of what is known that saves the opening.
         let seen = self.reading(&[ObjectRef::Entry { dir, name }], || sys::stat_at(path, name));
         match seen {
             Ok(seen) if seen.dev != self.dev => return Listed::Unknown,

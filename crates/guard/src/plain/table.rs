@@ -65,6 +65,9 @@ pub(super) struct Node {
     pub no_caps: AtomicBool,
     /// A commit has replaced it.
     pub superseded: AtomicBool,
+    /// The kernel does not believe what it was told of its attributes: its content was read or
+    /// changed since (`fuse_invalidate_atime`, `fuse_write_update_attr`).
+    pub worn: AtomicBool,
 }
 
 /// Of what is open of a node.
@@ -107,6 +110,7 @@ impl Slot {
         self.looked_up = (self.looked_up.0 + 1, Instant::now());
         // It has a name: an undo may have brought it back.
         self.node.superseded.store(false, Relaxed);
+        self.node.worn.store(false, Relaxed);
     }
 }
 
@@ -114,6 +118,8 @@ impl Slot {
 struct State {
     nodes: HashMap<NodeId, Slot>,
     by_host: HashMap<HostId, NodeId>,
+    /// The last one with this inode number.
+    by_ino: HashMap<u64, NodeId>,
     /// The last one with this number.
     by_oid: HashMap<Oid, NodeId>,
     last: u64,
@@ -140,11 +146,13 @@ impl State {
             files: Mutex::new(FILES, Files::default()),
             no_caps: AtomicBool::new(false),
             superseded: AtomicBool::new(false),
+            worn: AtomicBool::new(false),
         });
         let slot =
             Slot { node: Arc::clone(&node), lookups: 1, looked_up: (1, Instant::now()), opens: 0 };
         self.nodes.insert(id, slot);
         self.by_host.insert(host, id);
+        self.by_ino.insert(host.ino, id);
         self.by_oid.insert(node.oid(), id);
         node
     }
@@ -272,6 +280,14 @@ impl Table {
         Some(Arc::clone(&slot.node))
     }
 
+    /// Whether the kernel knows an inode of this number, mostly the one that has the number now,
+    /// and believes what it was told of its attributes.
+    pub fn has_told(&self, ino: u64) -> bool {
+        let state = self.state.lock();
+        let slot = state.by_ino.get(&ino).and_then(|id| state.nodes.get(id));
+        slot.is_some_and(|slot| !slot.node.worn.load(Relaxed))
+    }
+
     /// The node of an inode, if the kernel knows it.
     pub fn of_host(&self, host: HostId) -> Option<Arc<Node>> {
         let state = self.state.lock();
@@ -336,6 +352,9 @@ impl Table {
         let Some(gone) = state.nodes.remove(&id) else { return };
         if state.by_host.get(&gone.node.host) == Some(&id) {
             state.by_host.remove(&gone.node.host);
+        }
+        if state.by_ino.get(&gone.node.host.ino) == Some(&id) {
+            state.by_ino.remove(&gone.node.host.ino);
         }
         if state.by_oid.get(&gone.node.oid()) == Some(&id) {
             state.by_oid.remove(&gone.node.oid());
