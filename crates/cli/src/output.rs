@@ -142,7 +142,7 @@ pub fn print(text: &str) {
     put(shown_lines(text.as_bytes()).as_bytes());
 }
 
-/// As [`print`], where the reader may be a program: as it is, but on a terminal.
+/// As [`print()`], where the reader may be a program: as it is, but on a terminal.
 pub fn print_bytes(bytes: &[u8]) {
     match std::io::stdout().is_terminal() {
         true => put(shown_lines(bytes).as_bytes()),

@@ -7,7 +7,7 @@ pub enum Cause {
     Conflict,
     /// The attempt touched more than the processor can track.
     Capacity,
-    /// The section asked for mutual exclusion: it does I/O ([`crate::Tx::io`]), or enters an
+    /// The section asked for mutual exclusion: it does I/O (`Tx::io`), or enters an
     /// exclusive section of another lock.
     NeedExclusive,
     /// The section entered an optimistic section of another lock without passing its transaction

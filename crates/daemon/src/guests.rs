@@ -5,7 +5,7 @@
 //! diff, commit, abort. To whom a transaction does not belong, it does not exist.
 //!
 //! - A directory is named by a descriptor that the guest has opened: so the guest can reach it, and
-//!   the kernel tells where it is ([`Guests::whereabouts`]).
+//!   the kernel tells where it is.
 //! - In the view the kernel checks permissions with the attributes of the files, for whoever works
 //!   there. All that these checks rest on is read by the transaction, so a commit fails if it has
 //!   changed.

@@ -1,7 +1,7 @@
 //! What is never committed, and what others may append to: lines in gitignore(5) syntax.
 //!
 //! A line stands in a file (or on a command line given in a directory), and means paths below that
-//! directory. [`anchor`] makes it absolute, so that the daemon, which knows neither files nor
+//! directory. The client makes it absolute, so that the daemon, which knows neither files nor
 //! directories of the client, gets a list of patterns rooted at `/`: one with a slash at its start
 //! or middle names a path, one without matches at any depth, a matched directory takes everything
 //! below it along, and `!` brings back what no matched directory holds.

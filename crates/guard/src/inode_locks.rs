@@ -18,7 +18,7 @@
 //!   [`SharedVolume::drop_changed`]). Of a file that nobody has open for writing they are dropped
 //!   without the lock, and who opens it for that waits meanwhile
 //!   ([`SharedVolume::without_writers`]). Where opens make no messages, see
-//!   [`writers`](crate::inode_locks::writers);
+//!   [`writers`];
 //! - *attributes*: the daemon knows of a new length before the kernel does
 //!   ([`SharedVolume::land`]);
 //! - *an aged transaction* keeps writers out before it reads: a write that is held when it comes is

@@ -274,7 +274,7 @@ pub struct UnderWay {
 impl SharedVolume {
     /// Marks what `writes` of a transaction changes. Waits for the decision of the publication
     /// before it, and for the end of those that it meets. Of several volumes at once: always in the
-    /// order of [`Volume::order`].
+    /// order of [`Volume::order`](systx_vfs::volume::Volume::order).
     pub fn publish(self: &Arc<Self>, txn: TxnId, writes: &WriteSet) -> Publication<'_> {
         let alone = self.publishing.lock_beside();
         let guarded = self.guarded_now();

@@ -116,7 +116,7 @@ impl SharedVolume {
         self.freeze(spill)
     }
 
-    /// As [`Volume::snapshot`].
+    /// As [`SharedVolume::snapshot`].
     ///
     /// # Errors
     /// `EAGAIN`: it would have to wait: for a commit or a request under way, or for the write-back

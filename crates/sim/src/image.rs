@@ -20,7 +20,7 @@ pub fn write(state: &State) -> Vec<u8> {
     e.finish()
 }
 
-/// The state that [`write`] has written.
+/// The state that [`write()`] has written.
 ///
 /// # Errors
 /// It was something else.
