@@ -191,8 +191,17 @@ pub fn resolve_committed(
         .iter()
         .map(|t| t.id)
         .collect();
+    // A whole one may be of another file system, where the daemon finds it.
     resolve(prefix, &ids, "committed")
+        .or_else(|p| whole(prefix).ok_or(p))
         .map_err(|p| p.hint("`systx log` shows them; -C DIR or --root DIR names another volume"))
+}
+
+/// An id with all of its digits.
+fn whole(text: &str) -> Option<TxnId> {
+    let text = text.trim().to_ascii_lowercase();
+    let id = TxnId(u64::from_str_radix(&text, 16).ok()?);
+    (id.to_string() == text).then_some(id)
 }
 
 #[cfg(test)]
@@ -208,6 +217,8 @@ mod tests {
         assert_eq!(find("0000001"), Ok(ids[2]));
         assert!(find("12").unwrap_err().contains("not unique: 12345678, 12990000"));
         assert!(find("9").is_err() && find("").is_err());
+        assert_eq!(whole("00000012"), Some(ids[2]));
+        assert!(["12", "", "x2345678", "+2345678"].iter().all(|text| whole(text).is_none()));
     }
 
     #[test]

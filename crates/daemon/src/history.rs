@@ -32,7 +32,12 @@ use systx_txn::{Access, BeginOptions, Object, Urgency};
 mod choose;
 mod review;
 
+pub use choose::that_has;
 pub use review::{changes, content};
+
+/// Where to look for a transaction that was not found.
+const NOT_THERE: &str = "`systx log` lists those of this file system, `systx log -C DIR` those of \
+                         another; one that is not mounted is not looked at";
 
 /// Which way.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,12 +66,14 @@ fn entries(volume: &OpenVolume) -> Result<Vec<HistoryEntry>, Failure> {
     // What its program has been told of is there.
     volume.vol.wait_durable();
     let Some(store) = volume.existing()? else { return Ok(Vec::new()) };
-    let mut all = store.history().map_err(|e| {
-        Failure::new(FailureKind::Store, format!("cannot read the history: {e}"))
-            .path(volume.location.store.as_path())
-    })?;
+    let mut all = store.history().map_err(|e| unreadable(volume, &e))?;
     all.sort_by_key(|e| std::cmp::Reverse(e.lsn));
     Ok(all)
+}
+
+fn unreadable(volume: &OpenVolume, error: &std::io::Error) -> Failure {
+    Failure::new(FailureKind::Store, format!("cannot read the history: {error}"))
+        .path(volume.location.store.as_path())
 }
 
 /// Committed transactions, the latest first: of a place, or those that changed something at one of
@@ -235,7 +242,7 @@ fn described(mount: &[u8], change: &stored::Change) -> Change {
 fn find(volume: &OpenVolume, id: TxnId) -> Result<HistoryEntry, Failure> {
     entries(volume)?.into_iter().find(|e| e.meta.txn == id).ok_or_else(|| {
         Failure::new(FailureKind::NotFound, format!("the history has no transaction {id}"))
-            .hint("`systx log` lists what it has")
+            .hint(NOT_THERE)
     })
 }
 
@@ -555,11 +562,16 @@ fn mirrored(target: &HistoryEntry, plan: &Plan, whole: bool) -> Summary {
     Summary { added: told.deleted, deleted: told.added, bytes, ..told }
 }
 
-/// Bytes that a write set writes; what comes back from the graveyard is not written again.
+/// Bytes that a write set writes; what comes back from the graveyard is not written again, and a
+/// hole has none.
 fn written(set: &WriteSet) -> u64 {
     let of = |object: &writeset::Object| match &object.content {
         writeset::Content::Patch { extents, .. } | writeset::Content::Whole { extents, .. } => {
-            extents.iter().map(|e| e.data.len()).sum()
+            let bytes = |e: &writeset::Extent| match &e.data {
+                writeset::Data::Hole { .. } => 0,
+                data => data.len(),
+            };
+            extents.iter().map(bytes).sum()
         }
         writeset::Content::Keep | writeset::Content::Slot(_) => 0,
     };

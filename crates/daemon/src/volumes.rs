@@ -278,8 +278,27 @@ impl Volumes {
     /// The volumes of file systems that are mounted below a directory, but for that of the directory
     /// itself, as far as they have a store and can be opened.
     pub(crate) fn below(&self, dir: &Path, own: &Location) -> Vec<Arc<OpenVolume>> {
+        self.that_are_mounted(own, |at| at != dir && at.starts_with(dir))
+    }
+
+    /// All but this one, as far as they have a store and can be opened.
+    pub(crate) fn others(&self, own: &Location) -> Vec<Arc<OpenVolume>> {
+        let mut all = self.all();
+        all.retain(|volume| volume.location != *own);
+        for volume in self.that_are_mounted(own, |_| true) {
+            if !all.iter().any(|known| known.location == volume.location) {
+                all.push(volume);
+            }
+        }
+        all
+    }
+
+    fn that_are_mounted(
+        &self,
+        own: &Location,
+        is_there: impl Fn(&Path) -> bool,
+    ) -> Vec<Arc<OpenVolume>> {
         let table = mounts::here().unwrap_or_default();
-        let is_there = |m: &&mounts::Mount| m.at != dir && m.at.starts_with(dir);
         let (guarded, mounted) = (self.all_guarded(), self.mounted());
         // Another daemon, or whatever has its name, is never asked: it may not answer.
         let is_own = |m: &mounts::Mount| {
@@ -288,7 +307,7 @@ impl Volumes {
         };
         let of_stores = |m: &&mounts::Mount| elsewhere::is_local(m) || is_own(m);
         let mut found: Vec<Location> = Vec::new();
-        for mount in table.iter().filter(is_there).filter(of_stores) {
+        for mount in table.iter().filter(|m| is_there(&m.at)).filter(of_stores) {
             let place = Place { cwd: HostPath::from(mount.at.as_path()), root: None, store: None };
             let Ok(location) = self.locate(&place) else { continue };
             if location != *own && !found.contains(&location) {

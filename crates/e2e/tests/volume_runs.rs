@@ -445,6 +445,29 @@ fn undo_and_log_find_what_changed_only_what_is_mounted_below() {
     room.sh("umount a/t && $S umount a/v && $S fsck b/image").ok();
 }
 
+/// An id is found in whichever file system its transaction is, and is shown and taken back there.
+#[test]
+fn a_transaction_is_found_by_its_id_from_another_file_system() {
+    let room = match Room::new() {
+        Ok(room) => room,
+        Err(why) => skip!("no room of file systems: {why}"),
+    };
+    room.sh("$S mkfs b/image --size 32M && mkdir a/v && $S mount b/image a/v").ok();
+    for at in ["a/v", "b"] {
+        room.sh(&format!("cd {at} && $S run -q -- sh -c 'echo there > g'")).ok();
+        let log = room.sh(&format!("cd {at} && $S log -n 1")).ok();
+        let id = &log[..8];
+        let shown = room.sh(&format!("cd a && $S diff {id}")).ok();
+        assert!(shown.contains("+there"), "{at}: {shown}");
+        room.sh(&format!("cd a && $S undo {id} && test ! -e ../{at}/g")).ok();
+        room.sh(&format!("cd a && $S redo {id} && test -e ../{at}/g")).ok();
+        // Who says which file system is meant gets no other.
+        let said = room.sh(&format!("cd a && ! $S undo --root . {id} 2>&1")).ok();
+        assert!(said.contains("has no transaction") && said.contains("log -C DIR"), "{said}");
+    }
+    room.sh("$S umount a/v && $S fsck b/image").ok();
+}
+
 /// Each of the stores knows of the others, whichever has decided.
 #[test]
 fn what_was_done_on_a_volume_and_a_file_system_is_taken_back_as_a_whole_from_each_of_them() {

@@ -155,7 +155,8 @@ impl Calls for Daemon {
                 txn.changes()
             }
             Target::Committed { place, id } => {
-                history::changes(&self.table, &*self.table.volumes.at(&place)?, id)?
+                let volume = history::that_has(&self.table.volumes, &place, id)?;
+                history::changes(&self.table, &volume, id)?
             }
         };
         if !paths.is_empty() {
@@ -170,7 +171,7 @@ impl Calls for Daemon {
         let content = match target {
             Target::Open { id } => self.table.get(id)?.content(&path, version, limit, None)?,
             Target::Committed { place, id } => {
-                let volume = self.table.volumes.at(&place)?;
+                let volume = history::that_has(&self.table.volumes, &place, id)?;
                 history::content(&self.table, &volume, id, &path, version, limit)?
             }
         };

@@ -8,7 +8,7 @@
 //! A transaction that changed only what is mounted below the directory is in that file system's
 //! history alone, and is one of the directory all the same.
 
-use super::{Direction, entries, undone_by};
+use super::{Direction, NOT_THERE, entries, undone_by};
 use crate::protocol::{Failure, FailureKind, HostPath, Place};
 use crate::volume::OpenVolume;
 use crate::volumes::Volumes;
@@ -31,7 +31,10 @@ pub(super) fn choose(
     id: Option<TxnId>,
     direction: Direction,
 ) -> Result<(Arc<OpenVolume>, Choice), Failure> {
-    let own = volumes.at(place)?;
+    let own = match id {
+        Some(id) => that_has(volumes, place, id)?,
+        None => volumes.at(place)?,
+    };
     let mut best = of_volume(&own, place, id, direction);
     let is_said = best.as_ref().is_err_and(|e| e.kind != FailureKind::NotFound);
     if is_said || id.is_some() || place.store.is_some() {
@@ -52,6 +55,30 @@ pub(super) fn choose(
         }
     }
     best.map(|choice| (volume, choice))
+}
+
+/// The volume in whose history a transaction is: that of the place, else any other that is here,
+/// unless the place is said to be the only one that is meant.
+///
+/// # Errors
+/// The volume of the place cannot be had.
+pub fn that_has(volumes: &Volumes, place: &Place, id: TxnId) -> Result<Arc<OpenVolume>, Failure> {
+    let own = volumes.at(place)?;
+    let only = place.store.is_some() || place.root.is_some();
+    if only || has(&own, id)? {
+        return Ok(own);
+    }
+    let mut others = volumes.others(&own.location).into_iter();
+    // One that cannot be read is no reason to find it nowhere.
+    Ok(others.find(|other| has(other, id).unwrap_or(false)).unwrap_or(own))
+}
+
+/// Whether a volume's history has a transaction.
+fn has(volume: &OpenVolume, id: TxnId) -> Result<bool, Failure> {
+    // What its program has been told of is there.
+    volume.vol.wait_durable();
+    let Some(store) = volume.existing()? else { return Ok(false) };
+    store.has_history(id).map_err(|e| super::unreadable(volume, &e))
 }
 
 /// What can be taken back in this direction, the latest first.
@@ -159,7 +186,7 @@ fn named(all: Vec<HistoryEntry>, id: TxnId, direction: Direction) -> Result<Hist
     };
     let entry = all.into_iter().find(|e| e.meta.txn == named).ok_or_else(|| {
         Failure::new(FailureKind::NotFound, format!("the history has no transaction {id}"))
-            .hint("`systx log` lists what it has")
+            .hint(NOT_THERE)
     })?;
     if entry.forgotten {
         return Err(super::forgotten(id));
