@@ -3,7 +3,8 @@
 mod images;
 
 pub use images::{
-    Clean, CleanPolicy, Compress, Fsck, Grow, Image, Mkfs, Receive, Send, Snapshot, Snapshots,
+    Clean, CleanPolicy, Compress, Fsck, Grow, Growth, Image, Mkfs, Receive, Send, Snapshot,
+    Snapshots,
 };
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -727,9 +728,10 @@ fn size(text: &str) -> Result<u64, String> {
         Some((at, 'T' | 't')) => (&text[..at], 40),
         _ => (text, 0),
     };
-    number
-        .parse::<u64>()
-        .ok()
+    // A sign is none of the digits, for parse it would be.
+    Some(number)
+        .filter(|number| number.bytes().all(|b| b.is_ascii_digit()))
+        .and_then(|number| number.parse::<u64>().ok())
         .and_then(|n| n.checked_mul(1 << shift))
         .ok_or_else(|| "not a size: give bytes, or 100M, 2G".into())
 }
@@ -763,6 +765,6 @@ mod tests {
         assert!(duration("-1").is_err() && duration("0").is_err() && duration("x").is_err());
         assert!(duration("1e30").is_err());
         assert_eq!(size("2K"), Ok(2048));
-        assert!(size("99999999999999G").is_err() && size("").is_err());
+        assert!(size("99999999999999G").is_err() && size("").is_err() && size("+2K").is_err());
     }
 }

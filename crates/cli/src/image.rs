@@ -96,6 +96,10 @@ pub fn cannot_open(path: &Path, e: &io::Error) -> Problem {
         io::ErrorKind::PermissionDenied => {
             about(path, e).hint("an image belongs to a user, a device to root: see ls -l")
         }
+        io::ErrorKind::ReadOnlyFilesystem => about(path, e).hint(
+            "a volume is opened to be written, also to look at a snapshot: copy the image to where \
+             it can be",
+        ),
         io::ErrorKind::InvalidInput => {
             about(path, e).hint("name the image or the device itself, not a directory")
         }
@@ -113,6 +117,9 @@ pub fn cannot(path: &Path, e: Error) -> Problem {
         Error::Corrupt { .. } => {
             "nothing was changed; systx fsck FILE names all damage; what is lost comes back by \
              systx mkfs and systx receive of the last whole stream and those after it"
+        }
+        Error::NotEarlier { .. } => {
+            "systx snapshots FILE lists them, oldest first: name the earlier one with --since"
         }
         Error::NoSpace => {
             "systx grow FILE SIZE; or systx snapshot FILE NAME --delete, which gives back what \

@@ -475,6 +475,8 @@ impl Image {
             transport: self.transport,
             snapshot: self.snapshot.clone(),
             threads: self.threads.clone(),
+            which: (self.which.0, self.which.1),
+            dead: false,
         }
     }
 }
@@ -513,6 +515,11 @@ pub(crate) fn cannot_open(file: &Path, e: &io::Error) -> Failure {
             format!("{shown}: you may not read and write it, and both are needed to mount it"),
         )
         .hint("mount a copy that is yours (cp); an image belongs to a user, a device to root"),
+        io::ErrorKind::ReadOnlyFilesystem => Failure::new(FailureKind::Io, format!("{shown}: {e}"))
+            .hint(
+                "a volume is opened to be written, also to look at a snapshot: copy the image to \
+                 where it can be",
+            ),
         io::ErrorKind::InvalidInput => Failure::new(
             FailureKind::Invalid,
             format!("{shown}: neither a file nor a block device"),

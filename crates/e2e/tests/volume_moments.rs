@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use systx_e2e::open::Open;
 use systx_e2e::run::{Limits, Shell, eventually, finish};
 use systx_e2e::volume::Mounted;
-use systx_e2e::{FAILED, Finished, Tree, lab};
+use systx_e2e::{CONFLICT, FAILED, Finished, Tree, lab};
 
 fn systx(v: &Mounted<'_>, args: &[&str]) -> Finished {
     let mut command = v.lab.systx(args);
@@ -154,7 +154,7 @@ fn a_volume_is_not_unmounted_under_a_moment_but_by_force() {
     let open = Open::begin(&lab, "v", &["--read-only"]);
     let file = File::open(open.path.join("f")).expect("it is there");
     v.sh("echo new > f").ok();
-    let refused = lab.do_systx(["umount", "v"]).expect(1);
+    let refused = lab.do_systx(["umount", "v"]).expect(CONFLICT);
     assert!(refused.err.contains(&open.id), "{refused}");
     lab.do_systx(["umount", "--force", "v"]).ok();
     lab.do_systx(["fsck", "image"]).ok();

@@ -221,7 +221,7 @@ fn a_volume_in_which_one_is_open_is_unmounted_by_force_alone() {
     v.sh("echo old > f; sync f").ok();
     let mut program = Program::start(&v);
     program.all(&[("begin", "ok"), ("sh echo new > f", "0"), ("open f", "ok")]);
-    let refused = lab.do_systx(["umount", "v"]).expect(1);
+    let refused = lab.do_systx(["umount", "v"]).expect(CONFLICT);
     let id = &lab.open_ids()[0];
     assert!(refused.err.contains(id), "{refused}");
     program.all(&[("end", "ok")]);

@@ -147,7 +147,7 @@ fn a_users_thread_loses_to_programs_runs_and_threads_and_is_unmounted_by_force_a
     program.all(&[("retry", "ok"), ("sh cat f; echo mine > mine", "0 0"), ("end", "ok")]);
     v.sh("cat mine").ok();
     program.all(&[("begin", "ok"), ("sh echo new > f", "0"), ("open f", "ok")]);
-    let refused = lab.do_systx(["umount", "v"]).expect(1);
+    let refused = lab.do_systx(["umount", "v"]).expect(CONFLICT);
     assert!(refused.err.contains(&lab.open_ids()[0]), "{refused}");
     program.all(&[("end", "ok")]);
     let used = lab.do_systx(["umount", "v"]).expect(CONFLICT);

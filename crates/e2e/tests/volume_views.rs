@@ -34,7 +34,7 @@ fn whoever_uses_a_view_that_has_ended_uses_the_volume() {
         let open = Open::begin(&lab, "v", &[]);
         open.sh("echo new > f").ok();
         let file = rw(&open.path.join("f"));
-        let refused = lab.do_systx(["umount", "v"]).expect(1);
+        let refused = lab.do_systx(["umount", "v"]).expect(CONFLICT);
         assert!(refused.err.contains(&open.id), "{refused}");
         open.systx(end).ok();
         let refused = lab.do_systx(["umount", "v"]).expect(CONFLICT);

@@ -124,7 +124,8 @@ fn a_volume_that_cannot_be_brought_back_stays_dead_until_it_is_unmounted() {
         lab.kill_and_come_back();
         let refused = fs::write(v.path("x"), "lost").unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::ENOTCONN), "{}", lab.daemon_log());
-        assert!(!lab.do_systx(["mount"]).ok().out.contains("volume in"));
+        let listed = lab.do_systx(["mount"]).ok().out;
+        assert!(listed.contains("volume in") && listed.contains("dead"), "{listed}");
         fs::rename(&away, &v.image).unwrap();
     };
     lose();
@@ -141,6 +142,7 @@ fn a_volume_that_cannot_be_brought_back_stays_dead_until_it_is_unmounted() {
     assert_eq!(fs::read_dir(&v.dir).unwrap().count(), 0, "something was written below");
     lab.do_systx(["mount", "image", "v"]).ok();
     assert_eq!(fs::read_to_string(v.path("kept")).unwrap(), "kept\n");
+    assert!(!lab.do_systx(["mount"]).ok().out.contains("dead"));
 }
 
 /// Programs would go on in a volume that they do not mean.
@@ -389,6 +391,7 @@ fn what_cannot_be_mounted_is_refused_with_the_reason() {
     lab.write("foreign", vec![b'x'; 1 << 20]);
     refused("foreign", "w", "not a volume");
     lab.write("empty", "");
+    lab.write("nothing-in-it", "");
     refused("empty", "w", "not a volume");
     fs::write(v.path("inner"), "").unwrap();
     refused("v/inner", "w", "mounted by systx");
@@ -402,6 +405,8 @@ fn what_cannot_be_mounted_is_refused_with_the_reason() {
     let other = fs::OpenOptions::new().write(true).open(lab.path("empty")).unwrap();
     rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
     refused("empty", "w", "another process works on it");
+    let done = lab.do_systx(["fsck", "nothing-in-it"]);
+    assert!(done.code != 0 && done.err.contains("not a volume"), "{}", done.err);
     // The commands for volumes that are not mounted.
     for command in ["fsck", "df", "clean"] {
         let done = lab.do_systx([command, "image"]);
@@ -529,6 +534,33 @@ m[0:6] = b'behind'";
     lab.do_systx(["umount", "w"]).ok();
     lab.do_systx(["snapshot", "image", "monday", "--delete"]).ok();
     assert!(kept(&lab, "v").is_empty());
+}
+
+/// Which image is meant is not a question of its path.
+#[test]
+fn snapshots_of_a_renamed_image_are_made_by_its_new_name_and_of_another_one_by_the_old() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    v.sh("echo here > here").ok();
+    fs::rename(&v.image, lab.path("renamed")).unwrap();
+    lab.do_systx(["mkfs", "image", "--size", "16M"]).ok();
+    lab.do_systx(["snapshot", "renamed", "mounted"]).ok();
+    // A name may be anything but a path, and makes no line of its own.
+    lab.do_systx(["snapshot", "v", "two\nlines"]).ok();
+    lab.do_systx(["snapshot", "image", "other"]).ok();
+    for volume in ["renamed", "v"] {
+        assert_eq!(kept(&lab, volume), ["mounted", "two\nlines"]);
+        let listed = lab.do_systx(["snapshots", volume]).ok().out;
+        let names: Vec<_> = listed.lines().map(|line| line.rsplit("  ").next()).collect();
+        assert_eq!(names, [Some("mounted"), Some("two\\nlines")]);
+    }
+    assert_eq!(kept(&lab, "image"), ["other"]);
+    lab.do_systx(["snapshot", "image", "later"]).ok();
+    for since in ["later", "other"] {
+        let done = lab.do_systx(["send", "image", "other", "--since", since]);
+        assert!(done.code != 0 && done.err.contains(&format!("{since:?}")), "{done}");
+        assert!(done.err.contains("is not from before \"other\""), "{done}");
+    }
 }
 
 #[test]

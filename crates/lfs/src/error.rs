@@ -81,6 +81,14 @@ pub enum Error {
     /// Somebody still uses it.
     #[error("{0} is in use")]
     Busy(String),
+    /// What is to be sent begins with a snapshot that is not the earlier one.
+    #[error("snapshot {since:?} is not from before {name:?}")]
+    NotEarlier {
+        /// The one to start from.
+        since: String,
+        /// The one to be sent.
+        name: String,
+    },
     /// A stream is not for the volume as it is.
     #[error("{0}")]
     Unfit(String),
@@ -129,6 +137,7 @@ impl Error {
             Error::NotEmpty => Errno::NOTEMPTY,
             Error::NameTooLong => Errno::NAMETOOLONG,
             Error::Invalid(_) | Error::Unfit(_) | Error::NotAVolume(_) => Errno::INVAL,
+            Error::NotEarlier { .. } => Errno::INVAL,
             Error::TooLarge => Errno::FBIG,
             Error::NoAttr => Errno::NODATA,
             Error::NoSpace => Errno::NOSPC,

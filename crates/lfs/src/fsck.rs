@@ -199,6 +199,9 @@ impl Check {
     }
 
     fn supers(&mut self, dev: &dyn Device) -> Result<()> {
+        if dev.blocks() == 0 {
+            return Err(Error::NotAVolume("no blocks"));
+        }
         // The device may be larger than the volume.
         let last = read_super(dev).map_or(dev.blocks(), |sup| sup.blocks).saturating_sub(1);
         let mut found = Vec::new();

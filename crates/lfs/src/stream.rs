@@ -219,7 +219,7 @@ impl Receiver<'_> {
 /// Nobody is locked out: a snapshot does not change.
 ///
 /// # Errors
-/// [`Error::NotFound`] if there is no such snapshot; [`Error::Invalid`] if `since` is not the
+/// [`Error::NotFound`] if there is no such snapshot; [`Error::NotEarlier`] if `since` is not the
 /// earlier one; what reading and `out` say.
 pub fn send(volume: &Volume, name: &str, since: Option<&str>, out: &mut dyn Write) -> Result<u64> {
     let to = volume.at(name)?;
@@ -227,7 +227,8 @@ pub fn send(volume: &Volume, name: &str, since: Option<&str>, out: &mut dyn Writ
     let info = to.info();
     let base = from.as_ref().map(|view| view.info().sequence);
     if base.is_some_and(|base| base >= info.sequence) {
-        return Err(Error::Invalid("the snapshot to start from is not the earlier one"));
+        let (since, name) = (since.unwrap_or_default().to_owned(), name.to_owned());
+        return Err(Error::NotEarlier { since, name });
     }
     // A copy is known by what it is a copy of, so that copies can be sent on.
     let known = |info: &crate::snapshots::SnapshotInfo| {

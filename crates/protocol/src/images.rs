@@ -50,6 +50,12 @@ pub struct MountedVolume {
     pub snapshot: Option<String>,
     /// Whether, and how, threads have transactions in it.
     pub threads: Option<ForThreads>,
+    /// Which file the image is, whatever its path is now: `st_dev` and `st_ino`; of a block device
+    /// `st_rdev` and 0.
+    pub which: (u64, u64),
+    /// Nobody serves it any more, and it could not be brought back: what is in it answers
+    /// `ENOTCONN`.
+    pub dead: bool,
 }
 
 /// About the snapshots of a volume that is mounted.

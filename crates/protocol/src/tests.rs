@@ -224,6 +224,8 @@ fn mounted_volume() -> MountedVolume {
         transport: Transport::Dev,
         snapshot: None,
         threads: None,
+        which: (8, 1),
+        dead: false,
     }
 }
 

@@ -74,9 +74,27 @@ pub struct Grow {
     /// Which.
     #[command(flatten)]
     pub image: Image,
-    /// How large the image is to be (bytes, or 100M, 10G, 1T) [default: all that FILE has]
-    #[arg(value_name = "SIZE", value_parser = size)]
-    pub size: Option<u64>,
+    /// How large the image is to be (bytes, or 100M, 10G, 1T), or, with a +, by how much larger
+    /// [default: all that FILE has]
+    #[arg(value_name = "SIZE", value_parser = growth)]
+    pub size: Option<Growth>,
+}
+
+/// How large an image is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Growth {
+    /// So large.
+    To(u64),
+    /// So much larger.
+    By(u64),
+}
+
+/// `10G`, `+10G`.
+fn growth(text: &str) -> Result<Growth, String> {
+    match text.strip_prefix('+') {
+        Some(more) => size(more).map(Growth::By),
+        None => size(text).map(Growth::To),
+    }
 }
 
 /// `systx send`.
@@ -178,6 +196,13 @@ fn percent(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn growth_is_to_a_size_or_by_one() {
+        assert_eq!(growth("5M"), Ok(Growth::To(5 << 20)));
+        assert_eq!(growth("+5M"), Ok(Growth::By(5 << 20)));
+        assert!(["+", "++5M", "-5M", "+5%"].iter().all(|text| growth(text).is_err()));
+    }
 
     #[test]
     fn parts_are_percent() {

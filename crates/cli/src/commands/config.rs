@@ -91,7 +91,9 @@ fn text(shown: &Shown) -> String {
     rows.extend(shown.rules.iter().map(|r| {
         let ShownRule { rule, meaning } = r;
         let path = rule.path.display().into_owned();
-        [rule.class.name().to_owned(), path, (*meaning).to_owned(), rule.from.clone()]
+        // It may be a path as well.
+        let from = systx_base::shown(rule.from.as_bytes()).into_owned();
+        [rule.class.name().to_owned(), path, (*meaning).to_owned(), from]
     }));
     let mut text = format!("file system: {}, of {}\n", shown.file_system, shown.directory);
     if !shown.further.is_empty() {

@@ -5,6 +5,7 @@ use crate::image;
 use crate::output::{self, Out};
 use crate::problem::Problem;
 use serde::Serialize;
+use systx_base::shown;
 use systx_protocol::HostPath;
 
 #[derive(Serialize)]
@@ -61,7 +62,7 @@ pub fn df(args: &Image, out: Out) -> Result<i32, Problem> {
         )
     };
     let percent = (space.used * 100).div_ceil(space.total.max(1));
-    let label = if space.label.is_empty() { "-" } else { &space.label };
+    let label = if space.label.is_empty() { "-" } else { &*shown(space.label.as_bytes()) };
     let free = format!("{} of {}", space.free_segments, space.segments);
     output::print(&row(["LABEL", "SIZE", "USED", "AVAIL", "USE%", "FREE SEGMENTS", "SNAPSHOTS"]));
     output::print(&row([

@@ -41,7 +41,7 @@ pub fn fsck(args: &Fsck, out: Out) -> Result<i32, Problem> {
         return Ok(code);
     }
     for finding in &checked.findings {
-        output::print(&format!("{}: {finding}\n", path.display()));
+        output::print(&format!("{}: {finding}\n", checked.file));
     }
     let looked = format!("{} objects, {} pages", found.objects, found.pages);
     match found.findings.len() {

@@ -1,6 +1,6 @@
 //! `systx grow`: a log-structured volume becomes larger.
 
-use crate::args::Grow;
+use crate::args::{Grow, Growth};
 use crate::commands::mkfs;
 use crate::image;
 use crate::output::{self, Out};
@@ -53,7 +53,7 @@ pub fn grow(args: &Grow, out: Out) -> Result<i32, Problem> {
     Ok(0)
 }
 
-fn extend(device: &mut FileDevice, path: &Path, size: u64) -> Result<(), Problem> {
+fn extend(device: &mut FileDevice, path: &Path, size: Growth) -> Result<(), Problem> {
     let say = |why: String| image::about(path, why);
     let found = std::fs::metadata(path).map_err(|e| image::cannot_open(path, &e))?;
     if !found.is_file() {
@@ -61,6 +61,10 @@ fn extend(device: &mut FileDevice, path: &Path, size: u64) -> Result<(), Problem
             .hint("leave the size out: the volume takes all of it"));
     }
     let has = found.len();
+    let size = match size {
+        Growth::To(size) => size,
+        Growth::By(more) => has.saturating_add(more),
+    };
     if size < has {
         let (has, size) = (output::size(has), output::size(size));
         return Err(say(format!("it has {has}, and {size} is less: a volume does not shrink"))

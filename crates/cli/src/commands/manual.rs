@@ -156,6 +156,7 @@ const EXAMPLES: &[(&str, Rows)] = &[
         "systx-grow",
         &[
             ("systx grow disk.img 20G", "The image and its volume."),
+            ("systx grow disk.img +5G", "The same, by so much."),
             ("systx grow /dev/vg/work", "The volume, after lvextend(8)."),
         ],
     ),

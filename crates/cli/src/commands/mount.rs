@@ -203,7 +203,8 @@ fn list(out: Out) -> Result<i32, Problem> {
             let asks = certifier(how.certifier.as_ref());
             format!("  threads  stall {stall} ms{policy}{asks}")
         });
-        text.push_str(&format!("{}  volume in {}{label}{at}{how}\n", v.dir, v.file));
+        let dead = if v.dead { "  dead: systx umount takes it away" } else { "" };
+        text.push_str(&format!("{}  volume in {}{label}{at}{how}{dead}\n", v.dir, v.file));
     }
     for g in &guarded {
         let routed = if g.routed { "  routed" } else { "" };

@@ -45,8 +45,8 @@ pub fn receive(args: &Receive, out: Out) -> Result<i32, Problem> {
                 .hint("systx snapshots FILE lists them; was the stream received before?")
         }
         (None, e @ Error::Unfit(_)) => image::about(path, e).hint(
-            "a whole stream is for an empty volume (systx mkfs), a difference for one that is as \
-             its snapshot",
+            "a whole stream is for a volume that was never mounted (systx mkfs, over this one with \
+             --force), a difference for one that is as its snapshot",
         ),
         (None, e) => image::cannot(path, e),
     })?;

@@ -12,7 +12,9 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use serde::Serialize;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use systx_base::shown;
 use systx_lfs::{Error, Volume};
 use systx_protocol::{
     self as protocol, FailureKind, MountedVolume, SnapshotChange, VolumeSnapshot,
@@ -38,7 +40,7 @@ pub fn snapshots(args: &Snapshots, out: Out) -> Result<i32, Problem> {
     for s in &all {
         let of = s.of.as_ref().map_or(String::new(), |id| format!("  received from {id}"));
         let (time, keeps) = (output::time(s.time), output::size(s.keeps));
-        output::print(&format!("{time}  {keeps:>9}  {}{of}\n", s.name));
+        output::print(&format!("{time}  {keeps:>9}  {}{of}\n", shown(s.name.as_bytes())));
     }
     Ok(0)
 }
@@ -158,7 +160,10 @@ pub(super) fn of_mounted(
 pub(super) fn mounted(path: &Path) -> Result<Option<MountedVolume>, Problem> {
     let given = std::fs::canonicalize(path).map_err(|e| image::cannot_open(path, &e))?;
     let (_, mut volumes) = mount::mounted()?;
-    volumes.retain(|v| v.dir.as_path() == given || v.file.as_path() == given);
+    // By what it is, not by its path: an image may have been renamed, and another one have come
+    // to its name.
+    let which = which(&given).map_err(|e| image::cannot_open(path, &e))?;
+    volumes.retain(|v| !v.dead && (v.dir.as_path() == given || Some(v.which) == which));
     volumes.sort_by_key(|v| v.snapshot.is_some());
     match volumes.into_iter().next() {
         None if given.is_dir() => {
@@ -167,6 +172,16 @@ pub(super) fn mounted(path: &Path) -> Result<Option<MountedVolume>, Problem> {
         }
         found => Ok(found),
     }
+}
+
+/// What may be an image, as the daemon names it.
+fn which(path: &Path) -> std::io::Result<Option<(u64, u64)>> {
+    let found = std::fs::metadata(path)?;
+    Ok(match found.file_type() {
+        kind if kind.is_block_device() => Some((found.rdev(), 0)),
+        kind if kind.is_file() => Some((found.dev(), found.ino())),
+        _ => None,
+    })
 }
 
 /// The name of the snapshot that is meant: by its name, or the last one that was made before a

@@ -70,6 +70,21 @@ impl State {
     }
 }
 
+/// As listings show what nobody serves.
+fn listed_dead(entry: &VolumeEntry) -> MountedVolume {
+    MountedVolume {
+        file: entry.file.clone(),
+        dir: entry.dir.clone(),
+        label: String::new(),
+        dev: 0,
+        transport: entry.transport,
+        snapshot: entry.snapshot.clone(),
+        threads: entry.threads.clone(),
+        which: entry.identity.as_ref().map_or((0, 0), |identity| identity.at),
+        dead: true,
+    }
+}
+
 /// Without symbolic links.
 fn resolved(path: &Path) -> Result<PathBuf, Failure> {
     std::fs::canonicalize(path).map_err(|e| {
@@ -137,7 +152,11 @@ fn check_threads(request: &MountVolume, dir: &Path) -> Result<(), Failure> {
 impl Guards {
     /// See [`crate::protocol::call::Calls::volumes`].
     pub(crate) fn volumes(&self) -> Vec<MountedVolume> {
-        let mut all: Vec<_> = self.state.lock().images.iter().map(|i| i.listed()).collect();
+        let mut state = self.state.lock();
+        state.strike_gone();
+        let mut all: Vec<_> = state.images.iter().map(|i| i.listed()).collect();
+        all.extend(state.dead().map(listed_dead));
+        drop(state);
         all.sort_by(|a, b| a.dir.as_path().cmp(b.dir.as_path()));
         all
     }
@@ -292,8 +311,11 @@ impl Guards {
         if let Some(txn) = self.working_in(&image).first().filter(|_| !request.force) {
             let (id, dir) = (txn.id, image.dir.display());
             let text = format!("transaction {id} is open in {dir}");
-            return Some(Err(Failure::new(FailureKind::State, text)
-                .hint(format!("systx commit {id} or systx abort {id} ends it"))
+            return Some(Err(Failure::new(FailureKind::Busy, text)
+                .hint(format!(
+                    "try again when it has ended: systx commit {id} or systx abort {id} ends it, \
+                     and so does --force"
+                ))
                 .path(image.dir.as_path())));
         }
         let but = [peer.pid];

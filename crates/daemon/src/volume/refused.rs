@@ -61,7 +61,7 @@ pub enum VolumeError {
     /// A log-structured volume.
     #[error(
         "{path} is in {mount}, a log-structured volume where this daemon has no transactions: \
-         it is a snapshot, or served by another daemon"
+         it is a snapshot, or dead (`systx mount` lists it), or served by another daemon"
     )]
     LogStructured {
         /// The directory.
