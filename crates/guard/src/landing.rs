@@ -5,8 +5,8 @@
 //! that time whoever asks the kernel sees what was before: a name that it has cached, or that it
 //! has cached to stand for nothing, an old mode or length.  A transaction asks the daemon, and sees
 //! what is.  So before it ends it waits until what it has seen has *landed*
-//! ([`land_seen`](systx_vfs::neighbours::Neighbours::land_seen)); else a program could look for what
-//! it has told of, and not find it.
+//! ([`land_seen`](systx_vfs::neighbours::Neighbours::land_seen)); else a program could look
+//! for what it has told of, and not find it.
 //!
 //! A call that changes names has their directory locked from before its request until it is over,
 //! one that changes attributes or the length its inode (`i_rwsem`).  So there is one at the most
