@@ -23,24 +23,26 @@
 //! **Errors.** After a failed sync or journal write the store is poisoned: every later call says
 //! so. Opening it again decides by what is on disk.
 
+use crate::archive::{Archive, Journal};
 use crate::bundle::Bundles;
+use crate::env::Ground;
 use crate::error::{ApplyError, CheckpointError, Poisoned, is_full, shown};
 use crate::footprint::Footprint;
-use crate::gc::{Tracked, Users};
+use crate::graveyard::{Tracked, Users, brought_back};
 use crate::history::{Commit, History};
-use crate::install::{ApplyReport, Env, install};
+use crate::install::install;
 use crate::instance::Instance;
 use crate::interface::Late;
-use crate::io::{Class, HostId, Io};
+use crate::io::{Class, HostId};
 use crate::journal::{Body, Head, Ring};
 use crate::kept::{Bundled, Kept};
-use crate::layout::Layout;
 use crate::lock::StoreLock;
 use crate::mark::{Mark, Marks};
 use crate::orders::{Numbers, Version};
+use crate::report::ApplyReport;
 use crate::space::{Inodes, Promise};
 use crate::spare::Spare;
-use crate::staging::{Pool, Slot};
+use crate::staging::Slot;
 use crate::super_block::{FORMAT, Super, Supers};
 use crate::trust::{Owner, Registry};
 use crate::writeset::SlotId;
@@ -53,8 +55,6 @@ use systx_base::sync::{Event, Guard, Mutex, rank};
 const SYNC_EACH: usize = 8;
 /// Below this need, and with plenty of free space, no blocks are set aside.
 const BALLAST_FROM: u64 = 1 << 20;
-/// What always stays free.
-pub(crate) const MARGIN: u64 = 4 << 20;
 
 /// Reports that wait for the one who committed.
 const REPORTS: usize = 4096;
@@ -219,19 +219,13 @@ struct Bounds {
 
 /// A store; shared by reference between threads.
 pub struct DirStore {
-    pub(crate) io: Arc<dyn Io>,
-    pub(crate) layout: Layout,
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) class: Class,
-    pub(crate) overlay: bool,
+    pub(crate) ground: Arc<Ground>,
     pub(crate) config: Config,
     root: HostId,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     changed: Event,
-    pub(crate) kept: Kept,
+    pub(crate) archive: Archive,
     pub(crate) numbers: Numbers,
-    pub(crate) bundles: Bundles,
-    pub(crate) users: Users,
     marks: Marks,
     bounds: Bounds,
     spare: Spare,
@@ -240,11 +234,7 @@ pub struct DirStore {
 
 /// What opening found; the parts of a store.
 pub(crate) struct Opened {
-    pub io: Arc<dyn Io>,
-    pub layout: Layout,
-    pub pool: Arc<Pool>,
-    pub class: Class,
-    pub overlay: bool,
+    pub ground: Ground,
     pub config: Config,
     pub root: HostId,
     pub block: Option<Super>,
@@ -273,25 +263,29 @@ impl DirStore {
             runs: 1,
             highest_txn: opened.highest_txn,
         };
-        DirStore {
-            bounds: Bounds {
-                max_len: opened.io.max_len(opened.lock.file()),
-                inodes: Arc::default(),
-            },
-            io: opened.io,
-            layout: opened.layout,
-            pool: opened.pool,
-            class: opened.class,
-            overlay: opened.overlay,
-            config: opened.config,
-            root: opened.root,
-            state: Mutex::new(rank::STORE, state),
-            changed: Event::new(),
-            spare: Spare::default(),
+        let state = Arc::new(Mutex::new(rank::STORE, state));
+        let ground = Arc::new(opened.ground);
+        let archive = Archive {
+            ground: Arc::clone(&ground),
+            versions: opened.config.versions.clone(),
             kept: opened.kept,
-            numbers: opened.numbers,
             bundles: Bundles::new(),
             users: Users::new(),
+            journal: Arc::clone(&state) as Arc<dyn Journal>,
+        };
+        DirStore {
+            bounds: Bounds {
+                max_len: ground.io.max_len(opened.lock.file()),
+                inodes: Arc::default(),
+            },
+            ground,
+            config: opened.config,
+            root: opened.root,
+            state,
+            changed: Event::new(),
+            spare: Spare::default(),
+            archive,
+            numbers: opened.numbers,
             marks: Marks::new(),
             lock: opened.lock,
         }
@@ -306,17 +300,7 @@ impl DirStore {
 
     /// A staging slot: an empty file on the volume's file system, out of sight.
     pub fn stage(&self) -> std::io::Result<Slot> {
-        self.pool.take()
-    }
-
-    pub(crate) fn env(&self) -> Env<'_> {
-        Env {
-            io: &*self.io,
-            layout: &self.layout,
-            pool: &self.pool,
-            class: self.class,
-            overlay: self.overlay,
-        }
+        self.ground.pool.take()
     }
 
     fn live(&self) -> Result<Guard<'_, State>, Poisoned> {
@@ -339,7 +323,7 @@ impl DirStore {
 
     /// As [`DirStore::poison`], where what was installed may be gone as well.
     fn sync_failed(&self, what: &str, error: &std::io::Error) -> Poisoned {
-        self.marks.withdraw(&*self.io, &self.layout);
+        self.marks.withdraw(&*self.ground.io, &self.ground.layout);
         self.poison(what, error)
     }
 
@@ -403,7 +387,7 @@ impl DirStore {
         // Others may have used up a quota since.
         if let Err(ApplyError::Io { source, .. }) = &result
             && is_full(source)
-            && self.spare.give_up(&*self.io, &self.layout)
+            && self.spare.give_up(&*self.ground.io, &self.ground.layout)
         {
             run = self.next_run();
             result = self.install_one(&commit, lsn, epoch << 24 | run, true);
@@ -430,7 +414,7 @@ impl DirStore {
         drop(state);
         if let Some(mark) = mark {
             // A hint: without it recovery looks at more than it needs to.
-            if let Err(error) = self.marks.advance(&*self.io, &self.layout, mark) {
+            if let Err(error) = self.marks.advance(&*self.ground.io, &self.ground.layout, mark) {
                 tracing::warn!(%error, "the mark of what is installed was not written");
             }
         }
@@ -471,7 +455,7 @@ impl DirStore {
         redo: bool,
     ) -> Result<(ApplyReport, HashSet<SlotId>), ApplyError> {
         let failed = |path: &[u8], source| ApplyError::Io { path: shown(path), source };
-        let installed = install(self.env(), commit, lsn, run, redo)
+        let installed = install(self.ground.env(), commit, lsn, run, redo)
             .map_err(|stopped| failed(&stopped.path, stopped.error))?;
         let mut stamps = installed.done.stamps.clone();
         for (ix, stamp) in &installed.done.graves {
@@ -482,28 +466,19 @@ impl DirStore {
         }
         let report = ApplyReport { txn: commit.meta.txn, lsn, stamps, outside: installed.outside };
         if !commit.is_bare() {
-            self.kept.comes(commit.meta.txn);
+            self.archive.kept.comes(commit.meta.txn);
             let history = History::new(commit, installed.done);
-            self.save(&history, redo).map_err(|e| failed(b"history", e))?;
+            self.archive.save(&history, redo).map_err(|e| failed(b"history", e))?;
             self.displaced(&history);
         }
-        crate::joint::note(&*self.io, &self.layout, commit, self.config.instance.boot)
-            .map_err(|e| failed(b"decision", e))?;
+        crate::decisions::note(
+            &*self.ground.io,
+            &self.ground.layout,
+            commit,
+            self.config.instance.boot,
+        )
+        .map_err(|e| failed(b"decision", e))?;
         Ok((report, installed.gone))
-    }
-
-    /// Writes a history; durable with the next checkpoint. `redo`: an earlier attempt may have
-    /// written it.
-    pub(crate) fn save(&self, history: &History, redo: bool) -> std::io::Result<()> {
-        let bytes = history.encode();
-        let txn = history.commit.meta.txn;
-        let block = self.block().filter(|block| block.has_bundles() && !redo);
-        if let Some(block) = block
-            && self.bundles.append(&*self.io, &self.layout.history, block.store, txn, &bytes)?
-        {
-            return Ok(());
-        }
-        crate::history::save(&*self.io, &self.layout, txn, &bytes)
     }
 
     /// When nobody writes a super block.
@@ -520,9 +495,9 @@ impl DirStore {
 
     /// Writes the numbers of orders for the super block that comes after this one.
     fn write_orders(&self, block: &Super) -> std::io::Result<Version> {
-        match self.numbers.write(&*self.io, &self.layout, block.named()) {
-            Err(e) if is_full(&e) && self.spare.give_up(&*self.io, &self.layout) => {
-                self.numbers.write(&*self.io, &self.layout, block.named())
+        match self.numbers.write(&*self.ground.io, &self.ground.layout, block.named()) {
+            Err(e) if is_full(&e) && self.spare.give_up(&*self.ground.io, &self.ground.layout) => {
+                self.numbers.write(&*self.ground.io, &self.ground.layout, block.named())
             }
             written => written,
         }
@@ -536,11 +511,11 @@ impl DirStore {
     ) -> std::io::Result<Arc<Supers>> {
         let supers = match supers {
             Some(supers) => supers,
-            None => Arc::new(Supers::open(&*self.io, &self.layout)?),
+            None => Arc::new(Supers::open(&*self.ground.io, &self.ground.layout)?),
         };
-        match supers.write(&*self.io, block) {
-            Err(e) if is_full(&e) && self.spare.give_up(&*self.io, &self.layout) => {
-                supers.write(&*self.io, block)?;
+        match supers.write(&*self.ground.io, block) {
+            Err(e) if is_full(&e) && self.spare.give_up(&*self.ground.io, &self.ground.layout) => {
+                supers.write(&*self.ground.io, block)?;
             }
             written => written?,
         }
@@ -567,8 +542,8 @@ impl DirStore {
         let next = Super { format: FORMAT, seq: block.seq + 1, head: after, txn, ..block };
         let write = || -> std::io::Result<(Arc<Supers>, Super, Version)> {
             let orders = self.write_orders(&block)?;
-            if self.class != Class::Memory {
-                self.io.sync_fs()?;
+            if self.ground.class != Class::Memory {
+                self.ground.io.sync_fs()?;
             }
             let block = Super { orders: orders.number, ..next };
             Ok((self.write_super(supers, &block)?, block, orders))
@@ -604,7 +579,7 @@ impl DirStore {
         };
         for entry in done.into_values() {
             for slot in entry.slots {
-                self.pool.release(slot, entry.gone.contains(&slot));
+                self.ground.pool.release(slot, entry.gone.contains(&slot));
             }
         }
         Ok(())
@@ -615,14 +590,18 @@ impl DirStore {
     pub(crate) fn uncheckpointed(&self) -> Vec<TxnId> {
         self.state.lock().entries.values().map(|e| e.txn).collect()
     }
+}
 
-    /// Transactions whose record the journal still needs, and those whose displaced objects such a
-    /// record brings back.
-    pub(crate) fn needed_by_journal(&self) -> HashSet<TxnId> {
-        let state = self.state.lock();
+impl Journal for Mutex<State> {
+    fn block(&self) -> Option<Super> {
+        self.lock().block
+    }
+
+    fn needed(&self) -> HashSet<TxnId> {
+        let state = self.lock();
         let mut needed: HashSet<TxnId> = state.entries.values().map(|e| e.txn).collect();
         for commit in state.entries.values().filter_map(|e| e.commit.as_ref()) {
-            needed.extend(crate::gc::brought_back(&commit.set));
+            needed.extend(brought_back(&commit.set));
         }
         needed
     }

@@ -26,7 +26,7 @@ pub fn history(bytes: &[u8]) {
 /// These bytes as a decision about a joint commit, as the numbers of orders and as the mark, each
 /// with a sum that is right.
 pub fn side_files(bytes: &[u8]) {
-    crate::joint::read_made_up(&summed(bytes.to_vec()));
+    crate::decisions::read_made_up(&summed(bytes.to_vec()));
     crate::orders::read_made_up(&summed(bytes.to_vec()));
     let _ = crate::mark::Mark::decode(&summed(bytes.to_vec()));
 }

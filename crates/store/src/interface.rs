@@ -15,9 +15,9 @@
 use crate::error::{ApplyError, CheckpointError, CommitError, ReserveError, UndoError};
 use crate::footprint::Disjoint;
 use crate::history::{ChangeKind, CommitMeta, HistoryEntry};
-use crate::install::ApplyReport;
 use crate::io::{Class, HostId};
 use crate::joint::{Decision, Joint};
+use crate::report::ApplyReport;
 use crate::times::Times;
 use crate::writeset::{Slot, Staging, WriteSet};
 use std::any::Any;

@@ -10,14 +10,17 @@
 #[cfg(test)]
 #[path = "allocations_unsafe.rs"]
 mod allocations;
+mod archive;
 mod bundle;
 mod class;
+mod content;
+mod decisions;
 mod dir_store;
+mod env;
 mod error;
 mod footprint;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod gc;
 mod graveyard;
 mod history;
 pub mod host_locks;
@@ -26,6 +29,7 @@ mod install;
 mod instance;
 mod interface;
 pub mod io;
+mod joiner;
 mod joint;
 mod journal;
 mod kept;
@@ -44,6 +48,7 @@ pub mod real;
 mod real_unsafe;
 pub mod record;
 mod recovery;
+mod report;
 mod returned;
 mod space;
 mod spare;
@@ -60,26 +65,25 @@ mod versions;
 pub mod writeset;
 mod xattrs;
 
+pub use decisions::{is_there, is_undecided, outcome};
 pub use dir_store::{AGE, Config, LEAST, LOGGED, Looked, SHARE, usual_limits};
 pub use error::{
     ApplyError, CheckpointError, CommitError, OpenError, Poisoned, Refused, ReserveError, UndoError,
 };
 pub use footprint::{Disjoint, Footprint, Meeting, overwritten_pages};
-pub use gc::{Tracked, Versions};
+pub use graveyard::{Tracked, Versions};
 pub use history::{Change, ChangeKind, CommitMeta, HistoryEntry, Told, TxnKind, changes};
-pub use install::{ApplyReport, Outside, OutsideChange};
 pub use instance::Instance;
 pub use interface::{
     Committed, Forgotten, GcReport, InUse, Keep, Late, Past, PastSide, Ready, Reservation, Seat,
     Store, Undo, Wanted,
 };
-pub use joint::{
-    Decision, Joiner, Joint, JointError, Member, Nobody, Outcome, Outcomes, Part, is_there,
-    is_undecided, outcome,
-};
+pub use joiner::{Joiner, JointError, Part};
+pub use joint::{Decision, Joint, Member, Nobody, Outcome, Outcomes};
 pub use kept::Bundled;
 pub use on_demand::{Lease, OnDemand, Opens};
 pub use recovery::{RecoveryReport, check_place, open, open_among, overlay_of};
+pub use report::{ApplyReport, Outside, OutsideChange};
 pub use times::Times;
 pub use trust::{Known, Owner, Registry};
 pub use writeset::{Slot, Staging};

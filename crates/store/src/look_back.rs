@@ -7,7 +7,6 @@
 //! as it is now was changed by somebody outside: of such a version only the attributes that the
 //! history has are told.
 
-use crate::dir_store::DirStore;
 use crate::graveyard::Graveyard;
 use crate::history::{Before, ChangeKind, History, OldContent};
 use crate::interface::{self, Past, PastSide};
@@ -61,19 +60,6 @@ struct Finder<'a> {
     removed: Vec<(Vec<u8>, Vec<u8>)>,
     /// The latest version that a transaction has left of an inode.
     left: HashMap<HostId, Stamp>,
-}
-
-impl DirStore {
-    /// What a committed transaction changed; `None` if it has no history, or was forgotten.
-    pub fn look_back(&self, txn: TxnId) -> Result<Option<Vec<Past>>> {
-        look_back(self.graveyard(), self.histories()?, txn)
-    }
-
-    /// The content of one side of a file, at most `limit` bytes, or the target of a link; `None` if
-    /// it is not known any more.
-    pub fn read_back(&self, side: &PastSide, limit: usize) -> Result<Option<Vec<u8>>> {
-        self.graveyard().read_back(side, limit)
-    }
 }
 
 /// What a committed transaction changed; `None` if it is not among `all`, or was forgotten.

@@ -12,10 +12,10 @@
 //! has it begins no further commit ([`OnDemand::turn`]), closes the store once those that have
 //! begun are installed, and lets the others go first.
 
+use crate::decisions;
 use crate::error::{OpenError, open_io};
 use crate::interface::Store;
 use crate::io::{Handle, Io, Open};
-use crate::joint;
 use crate::journal;
 use crate::layout::{Layout, found};
 use crate::mark::Mark;
@@ -445,7 +445,7 @@ impl Shelf {
             // Its opening says what is wrong.
             Found::Damaged | Found::Version(_) => Ok(true),
             Found::Valid(block) => Ok(self.has_records(layout, &block)?
-                || joint::has_decisions(&*self.io, layout)?
+                || decisions::has_decisions(&*self.io, layout)?
                 || also(block.store)),
         }
     }

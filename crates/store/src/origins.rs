@@ -1,6 +1,6 @@
 //! Where the objects of a write set are before it is installed.
 
-use crate::install::Env;
+use crate::env::Env;
 use crate::io::Handle;
 use crate::writeset::{Ix, Origin, WriteSet};
 use std::io::{Error, Result};

@@ -16,7 +16,7 @@
 //! - [`is_movable`] tells such directories, by an attempt to rename that can do nothing.
 
 use crate::class::{options, says_volatile};
-use crate::install::{Env, is_fatal};
+use crate::env::{Env, is_fatal};
 use crate::io::{Handle, HostId, Io, Rename, Stamp, Stat};
 use crate::layout::{Layout, ensure_dir, names, temp_name};
 use crate::origins::Origins;

@@ -5,8 +5,9 @@
 //! who wrote in between makes the commit fail while nothing has happened yet.  Small ones go into
 //! the record itself, larger ones into a file in the graveyard that is synced with the slots.
 
+use crate::content::copy_data_in;
+use crate::env::Env;
 use crate::history::{Before, OldContent, all_attrs};
-use crate::install::{Env, copy_data_in};
 use crate::io::{Handle, Open, Openers, Stat};
 use crate::layout::{before_name, found};
 use crate::origins::{Origins, is_gone};

@@ -5,8 +5,7 @@
 //! What undoes a transaction, and what one has changed, is found from these alone.  So the store
 //! of plain files and others share it.
 
-pub use crate::gc::Users;
-pub use crate::graveyard::{Graveyard, Hold, Stage};
+pub use crate::graveyard::{Graveyard, Hold, Stage, Users};
 pub use crate::history::{Before, Commit, Done, History, OldContent};
 pub use crate::layout::{before_name, grave_name, grave_of, history_name, history_of};
 pub use crate::look_back::look_back;

@@ -5,7 +5,7 @@
 //! 3. Install every record again, in order.  Records overlap in files at most that they change in
 //!    place ([`crate::footprint`]): whether what is found in such a file is ours is asked of all of
 //!    them, at the first, which also makes its bytes what the last of them leaves
-//!    ([`crate::install`], `chain`).  If the file system has been mounted all the time (a process
+//!    ([`crate::content`], `chain`).  If the file system has been mounted all the time (a process
 //!    died, nothing that was written is lost), those that the mark calls installed are skipped
 //!    ([`crate::mark`]).
 //! 4. Sync, then write a super block that begins after the last record, with the next epoch: what
@@ -16,10 +16,11 @@
 
 use crate::class::network;
 use crate::dir_store::{Config, DirStore, Opened};
+use crate::env::{Env, Ground};
 use crate::error::{OpenError, open_io, shown};
 use crate::footprint::is_in_place;
 use crate::history::{Commit, History};
-use crate::install::{Env, OutsideChange, Versions, install_among};
+use crate::install::{Versions, install_among};
 use crate::interface::Store;
 use crate::io::{Class, Handle, HostId, Io, Stamp};
 use crate::joint::{Joint, Member, Nobody, Outcome, Outcomes};
@@ -30,6 +31,7 @@ use crate::lock::StoreLock;
 use crate::mark::Mark;
 use crate::orders::{Named, Numbers};
 use crate::overlay::Overlay;
+use crate::report::OutsideChange;
 use crate::staging::Pool;
 use crate::super_block::{FORMAT, Found, Super, Supers, read};
 use crate::trust::{Owner, Refused};
@@ -108,84 +110,72 @@ pub fn open_among(
     io: Arc<dyn Io>,
     others: &dyn Outcomes,
 ) -> std::result::Result<(Arc<dyn Store>, RecoveryReport), OpenError> {
-    let (store, report) = DirStore::open_among(config, io, others)?;
+    let (store, report) = open_dir(config, io, others)?;
     Ok((Arc::new(store), report))
 }
 
+#[cfg(test)]
 impl DirStore {
     /// As [`open`].
-    #[cfg(test)]
     pub fn open(
         config: Config,
         io: Arc<dyn Io>,
     ) -> std::result::Result<(DirStore, RecoveryReport), OpenError> {
-        DirStore::open_among(config, io, &Nobody)
+        open_dir(config, io, &Nobody)
     }
+}
 
-    /// As [`open_among`].
-    pub fn open_among(
-        config: Config,
-        io: Arc<dyn Io>,
-        others: &dyn Outcomes,
-    ) -> std::result::Result<(DirStore, RecoveryReport), OpenError> {
-        let path = config.state_dir.clone();
-        let failed = open_io(&path);
-        let info = io.fs_info().map_err(&failed)?;
-        if let Some(kind) = network(info.magic) {
-            return Err(OpenError::Network { kind });
-        }
-        let (layout, lock) = locked(&*io, &path, config.owner)?;
-        let lock = StoreLock::of(&io, lock);
-        let mut block = find_super(&*io, &layout)?;
-        let root = io.stat(&io.root()).map_err(&failed)?.id;
-        let mut report = RecoveryReport::default();
-        let class = info.class;
-        let overlay = info.magic == crate::class::OVERLAY;
-        if overlay {
-            crate::overlay::prepare(&*io, &layout).map_err(&failed)?;
-        }
-        let numbers = match &block {
-            None => Numbers::none(),
-            Some(block) => Numbers::load(&*io, &layout, block.named())?,
-        };
-        let pool = match &mut block {
-            None => {
-                // A first commit may have been cut off before its record.
-                clear_staging(&*io, &layout).map_err(&failed)?;
-                Pool::open(Arc::clone(&io), &layout, &[]).map_err(&failed)?
-            }
-            Some(block) => {
-                let numbers = &numbers;
-                let (io, layout, config) = (&io, &layout, &config);
-                let stage = Stage { io, layout, class, overlay, config, numbers };
-                match recover(stage, others, block, &mut report) {
-                    // Others have used up a quota since.  It starts over, as after a crash.
-                    Err(error) if error.is_full() && crate::spare::give_up(&**io, layout) => {
-                        report = RecoveryReport::default();
-                        recover(stage, others, block, &mut report)?
-                    }
-                    recovered => recovered?,
-                }
-            }
-        };
-        let (highest, kept) = kept(&*io, &layout, &config.bundled).map_err(&failed)?;
-        let highest_txn = highest.max(TxnId(block.map_or(0, |b| b.txn)));
-        let opened = Opened {
-            io,
-            layout,
-            pool,
-            class,
-            overlay,
-            config,
-            root,
-            block,
-            highest_txn,
-            kept,
-            numbers,
-            lock,
-        };
-        Ok((DirStore::assemble(opened), report))
+/// As [`open_among`].
+fn open_dir(
+    config: Config,
+    io: Arc<dyn Io>,
+    others: &dyn Outcomes,
+) -> std::result::Result<(DirStore, RecoveryReport), OpenError> {
+    let path = config.state_dir.clone();
+    let failed = open_io(&path);
+    let info = io.fs_info().map_err(&failed)?;
+    if let Some(kind) = network(info.magic) {
+        return Err(OpenError::Network { kind });
     }
+    let (layout, lock) = locked(&*io, &path, config.owner)?;
+    let lock = StoreLock::of(&io, lock);
+    let mut block = find_super(&*io, &layout)?;
+    let root = io.stat(&io.root()).map_err(&failed)?.id;
+    let mut report = RecoveryReport::default();
+    let class = info.class;
+    let overlay = info.magic == crate::class::OVERLAY;
+    if overlay {
+        crate::overlay::prepare(&*io, &layout).map_err(&failed)?;
+    }
+    let numbers = match &block {
+        None => Numbers::none(),
+        Some(block) => Numbers::load(&*io, &layout, block.named())?,
+    };
+    let pool = match &mut block {
+        None => {
+            // A first commit may have been cut off before its record.
+            clear_staging(&*io, &layout).map_err(&failed)?;
+            Pool::open(Arc::clone(&io), &layout, &[]).map_err(&failed)?
+        }
+        Some(block) => {
+            let numbers = &numbers;
+            let (io, layout, config) = (&io, &layout, &config);
+            let stage = Stage { io, layout, class, overlay, config, numbers };
+            match recover(stage, others, block, &mut report) {
+                // Others have used up a quota since.  It starts over, as after a crash.
+                Err(error) if error.is_full() && crate::spare::give_up(&**io, layout) => {
+                    report = RecoveryReport::default();
+                    recover(stage, others, block, &mut report)?
+                }
+                recovered => recovered?,
+            }
+        }
+    };
+    let (highest, kept) = kept(&*io, &layout, &config.bundled).map_err(&failed)?;
+    let highest_txn = highest.max(TxnId(block.map_or(0, |b| b.txn)));
+    let ground = Ground { io, layout, pool, class, overlay };
+    let opened = Opened { ground, config, root, block, highest_txn, kept, numbers, lock };
+    Ok((DirStore::assemble(opened), report))
 }
 
 /// Whether the directory `path` below the root of `io` is a store of `owner`, or may become one;
@@ -550,7 +540,7 @@ fn install_again(
     History::new(&pending.commit, installed.done)
         .save(env.io, env.layout)
         .map_err(|e| failed(b"history", e))?;
-    crate::joint::note(env.io, env.layout, &pending.commit, boot)
+    crate::decisions::note(env.io, env.layout, &pending.commit, boot)
         .map_err(|e| failed(b"decision", e))?;
     Ok((installed.gone, stamps))
 }

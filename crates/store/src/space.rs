@@ -18,6 +18,8 @@ const OWN_INODES: u64 = 16;
 /// What several calls that change names at once, and small files, may be charged with beside the
 /// bytes.
 const TREE_BLOCKS: u64 = 1 << 20;
+/// What always stays free.
+pub(crate) const MARGIN: u64 = 4 << 20;
 /// What is kept for super blocks and for recovery where a quota may be used up by others.
 pub(crate) const SPARE: u64 = 1 << 20;
 

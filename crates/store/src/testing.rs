@@ -4,6 +4,7 @@
 use crate::dir_store::DirStore;
 use crate::history::{CommitMeta, TxnKind};
 use crate::instance::Instance;
+pub use crate::interface::Store;
 use crate::io::{
     Class, Fixed, FsInfo, Handle, Io, ListItem, Open, Openers, Rename, Stat, Tree as _,
 };

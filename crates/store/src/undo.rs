@@ -9,14 +9,12 @@
 //!
 //! What it does not take back: times of directories that only had names added or removed.
 
-use crate::dir_store::DirStore;
+use crate::content::data_in;
 use crate::error::UndoError;
-use crate::gc::brought_back;
-use crate::graveyard::{Graveyard, Hold, Stage};
+use crate::graveyard::{Graveyard, Hold, Stage, brought_back};
 use crate::history::{Before, History, OldContent};
-use crate::install::{copy_data, data_in};
-use crate::interface::{InUse, Undo, Wanted};
-use crate::io::{Handle, HostId, Open, Stamp, Stat, Tree};
+use crate::interface::{Undo, Wanted};
+use crate::io::{Handle, HostId, Open, Stamp, Stat};
 use crate::layout::{before_name, grave_name, names};
 use crate::origins::is_gone;
 use crate::returned::Returned;
@@ -27,7 +25,6 @@ use crate::writeset::{
     Attrs, Bind, Content, Data, Emptied, Extent, Ix, Object, Origin, Slot, SlotId, WriteSet,
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 use systx_base::progress::{self, Phase};
 use systx_base::{Kind, Time, TxnId};
 
@@ -66,36 +63,6 @@ struct Builder<'a> {
     slots: Slots<'a>,
     overlap: BTreeSet<Vec<u8>>,
     returned: Returned,
-}
-
-impl DirStore {
-    /// The write set that takes `txn` back, if nothing that came later overlaps.
-    pub fn undo_set(&self, txn: TxnId) -> Result<Undo> {
-        self.undo_some(txn, None)
-    }
-
-    /// As [`DirStore::undo_set`], of what it changed at the paths (below the volume root) that are
-    /// `wanted`.
-    pub fn undo_part(&self, txn: TxnId, wanted: Wanted<'_>) -> Result<Undo> {
-        self.undo_some(txn, Some(wanted))
-    }
-
-    fn undo_some(&self, txn: TxnId, wanted: Option<Wanted<'_>>) -> Result<Undo> {
-        let stage = |file: &Handle, len: u64| -> std::io::Result<Slot> {
-            let slot = self.stage()?;
-            copy_data(&*self.io, file, slot.handle(), len)?;
-            self.io.set_len(slot.handle(), len)?;
-            Ok(Arc::new(slot))
-        };
-        let hold = |txns| -> Option<InUse> { Some(Box::new(self.users.hold(txns)?)) };
-        undo(self.graveyard(), &stage, &hold, || self.histories(), txn, wanted)
-    }
-
-    /// Where it keeps what was displaced.
-    pub(crate) fn graveyard(&self) -> Graveyard<'_> {
-        let (tree, overlay): (&dyn Tree, _) = (&*self.io, self.overlay);
-        Graveyard { tree, dir: &self.layout.grave, own: self.layout.id, overlay, moves: false }
-    }
 }
 
 /// The write set that takes a transaction back, all of it or what is `wanted`; see

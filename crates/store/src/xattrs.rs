@@ -2,8 +2,8 @@
 //! known to nobody but itself. So it is asked before a commit is decided ([`try_out`]), with an
 //! object that nobody sees; an installation could only stop there, again and again.
 
+use crate::env::Env;
 use crate::error::Refused;
-use crate::install::Env;
 use crate::io::{Handle, Io};
 use crate::layout::remove_all;
 use crate::origins::{Origins, is_gone};

@@ -192,9 +192,9 @@ fn a_further_attempt_writes_a_file_which_counts() {
     s.write("f", "0");
     let store = s.store();
     change(&s, &store, 1, b"1");
-    let mut history = store.histories().unwrap().remove(0);
+    let mut history = store.archive.histories().unwrap().remove(0);
     history.done.outside = 7;
-    store.save(&history, true).unwrap();
+    store.archive.save(&history, true).unwrap();
     assert_eq!(kept(&s), [history_name(TxnId(1)), bundle_name(TxnId(1))]);
     let all = store.history().unwrap();
     assert_eq!((all.len(), all[0].outside), (1, 7));

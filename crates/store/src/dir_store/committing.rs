@@ -184,13 +184,13 @@ impl DirStore {
         let mut room: Room = reservation.into_room().unwrap_or_default();
         drop(room.ahead.take());
         let mut slots = set.slots();
-        if slots.iter().any(|slot| self.pool.handle(*slot).is_none()) {
+        if slots.iter().any(|slot| self.ground.pool.handle(*slot).is_none()) {
             return Err(CommitError::UnknownSlot);
         }
         let mut set = set;
-        let raised = if self.overlay {
-            let raised =
-                crate::overlay::raise(self.env(), meta.txn, &mut set).map_err(CommitError::Io)?;
+        let raised = if self.ground.overlay {
+            let raised = crate::overlay::raise(self.ground.env(), meta.txn, &mut set)
+                .map_err(CommitError::Io)?;
             if let Some(claim) = self.state.lock().inflight.get_mut(&ticket) {
                 claim.raised(&set, self.root);
             }
@@ -198,7 +198,7 @@ impl DirStore {
         } else {
             None
         };
-        let prepared = prepare(self.env(), meta.txn, &set, self.config.inline_before)
+        let prepared = prepare(self.ground.env(), meta.txn, &set, self.config.inline_before)
             .map_err(CommitError::Io)?;
         if !prepared.changed.is_empty() {
             return Err(CommitError::Changed { paths: prepared.changed });
@@ -212,7 +212,7 @@ impl DirStore {
             self.body(commit.encode_record())
         });
         let (body, side) =
-            body.inspect_err(|_| drop_files(self.env(), commit.meta.txn, &commit.befores))?;
+            body.inspect_err(|_| drop_files(self.ground.env(), commit.meta.txn, &commit.befores))?;
         let commit = Arc::new(commit);
         slots.extend(side.as_ref().map(Slot::id));
         Ok(Staged { queued: Queued { ticket, body, commit, slots, room }, files, side })
@@ -235,7 +235,7 @@ impl DirStore {
             };
             return staged.into_iter().map(|s| s.and_then(refuse)).collect();
         }
-        self.pool.commit(&slots);
+        self.ground.pool.commit(&slots);
         let mut queue = Vec::new();
         let mut put = |Staged { queued, side, .. }: Staged| {
             drop(side);
@@ -249,8 +249,8 @@ impl DirStore {
             let lsn = written.next().unwrap_or(Err(CommitError::UnknownSlot));
             lsn.inspect_err(|error| {
                 if matches!(error, CommitError::Io(_)) {
-                    slots.iter().for_each(|slot| self.pool.release(*slot, false));
-                    drop_files(self.env(), commit.meta.txn, &commit.befores);
+                    slots.iter().for_each(|slot| self.ground.pool.release(*slot, false));
+                    drop_files(self.ground.env(), commit.meta.txn, &commit.befores);
                 } else {
                     // The slots stay committed: the record may be on disk.
                     tracing::warn!(?slots, "slots of a commit in doubt are kept");
@@ -266,8 +266,8 @@ impl DirStore {
         let mut out = Vec::new();
         for object in &set.objects {
             if let Content::Slot(slot) = object.content {
-                let handle = self.pool.handle(slot).ok_or(CommitError::UnknownSlot)?;
-                out.push((slot, self.io.stat(&handle).map_err(CommitError::Io)?.id));
+                let handle = self.ground.pool.handle(slot).ok_or(CommitError::UnknownSlot)?;
+                out.push((slot, self.ground.io.stat(&handle).map_err(CommitError::Io)?.id));
             }
         }
         Ok(out)
@@ -283,8 +283,8 @@ impl DirStore {
         }
         let Body::Inline(bytes) = body else { return Err(CommitError::UnknownSlot) };
         let write = || -> std::io::Result<Slot> {
-            let slot = self.pool.take()?;
-            self.io.write_at(slot.handle(), &bytes, 0)?;
+            let slot = self.ground.pool.take()?;
+            self.ground.io.write_at(slot.handle(), &bytes, 0)?;
             Ok(slot)
         };
         let slot = write().map_err(CommitError::Io)?;
@@ -299,24 +299,28 @@ impl DirStore {
             return Ok(());
         }
         let sync = || -> std::io::Result<()> {
-            match self.class {
+            match self.ground.class {
                 Class::Memory => Ok(()),
                 Class::Strong if slots.len() + files.len() <= SYNC_EACH => {
                     for slot in slots {
-                        if let Some(handle) = self.pool.handle(*slot) {
-                            self.io.sync_all(&handle)?;
+                        if let Some(handle) = self.ground.pool.handle(*slot) {
+                            self.ground.io.sync_all(&handle)?;
                         }
                     }
                     for file in files {
-                        self.io.sync_all(file)?;
+                        self.ground.io.sync_all(file)?;
                     }
                     // The names of what was made.
                     if !slots.is_empty() {
-                        self.io.sync_all(&self.layout.slots)?;
+                        self.ground.io.sync_all(&self.ground.layout.slots)?;
                     }
-                    if files.is_empty() { Ok(()) } else { self.io.sync_all(&self.layout.grave) }
+                    if files.is_empty() {
+                        Ok(())
+                    } else {
+                        self.ground.io.sync_all(&self.ground.layout.grave)
+                    }
                 }
-                _ => self.io.sync_fs(),
+                _ => self.ground.io.sync_fs(),
             }
         };
         sync().map_err(|e| self.sync_failed("syncing staged data", &e))
@@ -396,9 +400,12 @@ impl DirStore {
         let (bodies, rest): (Vec<Body>, Vec<_>) =
             group.into_iter().map(|q| (q.body, (q.ticket, q.commit, q.slots, q.room))).unzip();
         let first = ring.head().lsn;
-        let mut append = || ring.append(&*self.io, &self.layout, self.class, &bodies);
+        let mut append =
+            || ring.append(&*self.ground.io, &self.ground.layout, self.ground.class, &bodies);
         let written = match append() {
-            Err(e) if is_full(&e) && self.spare.give_up(&*self.io, &self.layout) => append(),
+            Err(e) if is_full(&e) && self.spare.give_up(&*self.ground.io, &self.ground.layout) => {
+                append()
+            }
             written => written,
         };
         let after = match written {
@@ -448,9 +455,9 @@ impl DirStore {
         if let Some(ring) = ring {
             return Ok(ring);
         }
-        let now = self.io.now();
+        let now = self.ground.io.now();
         let store = mix(now.secs as u64 ^ u64::from(now.nanos) << 32)
-            ^ mix(self.layout.id.ino.wrapping_add(config.seed));
+            ^ mix(self.ground.layout.id.ino.wrapping_add(config.seed));
         let block = Super {
             format: FORMAT,
             seq: 2,
@@ -464,14 +471,14 @@ impl DirStore {
         };
         let mut ring = Ring::new(block.identity(), block.head);
         let make = || -> std::io::Result<Supers> {
-            ring.prepare(&*self.io, &self.layout)?;
-            let supers = Supers::create(&*self.io, &self.layout)?;
-            if self.class != Class::Memory {
+            ring.prepare(&*self.ground.io, &self.ground.layout)?;
+            let supers = Supers::create(&*self.ground.io, &self.ground.layout)?;
+            if self.ground.class != Class::Memory {
                 // Once: names and blocks of all that was made so far.
-                self.io.sync_fs()?;
+                self.ground.io.sync_fs()?;
             }
-            supers.write(&*self.io, &Super { seq: 1, ..block })?;
-            supers.write(&*self.io, &block)?;
+            supers.write(&*self.ground.io, &Super { seq: 1, ..block })?;
+            supers.write(&*self.ground.io, &block)?;
             Ok(supers)
         };
         let mut make = make;

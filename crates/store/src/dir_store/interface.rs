@@ -1,15 +1,16 @@
 //! The `dir` store as what is above knows it.
 
 use super::DirStore;
+use crate::decisions;
 use crate::error::{ApplyError, CheckpointError, CommitError, ReserveError, UndoError};
 use crate::footprint::Disjoint;
 use crate::history::HistoryEntry;
-use crate::install::ApplyReport;
 use crate::interface::{
     Committed, GcReport, Keep, Late, Past, PastSide, Ready, Reservation, Store, Undo, Wanted,
 };
 use crate::io::{Class, HostId};
 use crate::joint::{Decision, Joint};
+use crate::report::ApplyReport;
 use crate::times::Times;
 use crate::writeset::{Slot, Staging, WriteSet};
 use std::any::Any;
@@ -21,10 +22,10 @@ type Written<T> = std::result::Result<T, CommitError>;
 
 impl Store for DirStore {
     fn class(&self) -> Class {
-        self.class
+        self.ground.class
     }
     fn own_object(&self) -> Option<HostId> {
-        Some(self.layout.id)
+        Some(self.ground.layout.id)
     }
     fn known_as(&self) -> Option<u64> {
         self.block().map(|block| block.store)
@@ -37,14 +38,14 @@ impl Store for DirStore {
     }
     fn times(&self) -> Result<Times> {
         let slot = self.stage()?;
-        Times::of(&*self.io, slot.handle())
+        Times::of(&*self.ground.io, slot.handle())
     }
     fn stage(&self) -> Result<Slot> {
-        Ok(Arc::new(self.pool.take()?))
+        Ok(Arc::new(self.ground.pool.take()?))
     }
     fn adopt(&self, slot: &dyn Staging) {
         if let Some(slot) = (slot as &dyn Any).downcast_ref() {
-            self.pool.adopt(slot);
+            self.ground.pool.adopt(slot);
         }
     }
     fn forget_for_content(&self, bytes: u64) -> bool {
@@ -87,34 +88,34 @@ impl Store for DirStore {
         self.in_doubt(why);
     }
     fn decisions(&self) -> Result<Vec<Decision>> {
-        self.decisions()
+        decisions::all(&*self.ground.io, &self.ground.layout, self.config.instance.boot)
     }
     fn forget_decision(&self, id: u64) -> Result<()> {
-        self.forget_decision(id)
+        decisions::forget(&*self.ground.io, &self.ground.layout, id)
     }
     fn history(&self) -> Result<Vec<HistoryEntry>> {
-        self.history()
+        self.archive.entries()
     }
     fn has_history(&self, txn: TxnId) -> Result<bool> {
-        self.has_history(txn)
+        self.archive.has(txn)
     }
     fn undo_set(&self, txn: TxnId) -> std::result::Result<Undo, UndoError> {
-        self.undo_set(txn)
+        self.archive.undo(txn, None)
     }
     fn undo_part(&self, txn: TxnId, wanted: Wanted<'_>) -> std::result::Result<Undo, UndoError> {
-        self.undo_part(txn, wanted)
+        self.archive.undo(txn, Some(wanted))
     }
     fn look_back(&self, txn: TxnId) -> Result<Option<Vec<Past>>> {
-        self.look_back(txn)
+        self.archive.look_back(txn)
     }
     fn read_back(&self, side: &PastSide, limit: usize) -> Result<Option<Vec<u8>>> {
-        self.read_back(side, limit)
+        self.archive.read_back(side, limit)
     }
     fn would_gc(&self, keep: Keep) -> Result<GcReport> {
-        self.would_gc(keep)
+        self.archive.would_gc(keep)
     }
     fn gc(&self, keep: Keep) -> Result<GcReport> {
-        self.gc(keep)
+        self.archive.gc(keep)
     }
     fn usual_limits(&self) -> Result<Keep> {
         self.usual_limits()
@@ -131,13 +132,13 @@ impl Store for DirStore {
         idle && state.entries.is_empty() && !state.checkpointing && state.poisoned.is_none()
     }
     fn is_asked_for(&self) -> bool {
-        self.io.is_lock_asked_for(self.lock.file()).unwrap_or(false)
+        self.ground.io.is_lock_asked_for(self.lock.file()).unwrap_or(false)
     }
     fn is_unused(&self) -> bool {
         self.block().is_none()
     }
     fn remove(&self) {
-        if let Err(error) = crate::unused::remove_unused(&*self.io, &self.layout) {
+        if let Err(error) = crate::unused::remove_unused(&*self.ground.io, &self.ground.layout) {
             tracing::debug!(%error, "an unused store stays");
         }
     }

@@ -3,8 +3,8 @@
 use super::{DirStore, Phase};
 use crate::error::{CommitError, Poisoned};
 use crate::footprint::Footprint;
-use crate::install::ApplyReport;
 use crate::interface::Committed;
+use crate::report::ApplyReport;
 use crate::super_block::Super;
 use crate::writeset::WriteSet;
 

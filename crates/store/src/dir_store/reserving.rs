@@ -5,13 +5,13 @@
 //! own is the share of the file system that it may take, and what is free, so that it is never the
 //! larger part of why a disk is full.
 
-use super::{BALLAST_FROM, DirStore, MARGIN, Room};
+use super::{BALLAST_FROM, DirStore, Room};
 use crate::error::{ReserveError, is_full, is_over_quota};
 use crate::history::History;
 use crate::interface::{Forgotten, GcReport, Keep, Reservation};
 use crate::io::{Class, Tree};
 use crate::origins::{Origins, is_gone};
-use crate::space::{by_length, room_under_quota, space_needed};
+use crate::space::{MARGIN, by_length, room_under_quota, space_needed};
 use crate::staging::Slot;
 use crate::writeset::{Object, Origin, WriteSet};
 use std::sync::Arc;
@@ -111,7 +111,7 @@ impl DirStore {
     /// would not do.
     fn forget_for(&self, bytes: Lacking) -> std::io::Result<GcReport> {
         let all = Keep { count: LEAST, log: LOGGED, ..Keep::default() };
-        let can = self.would_gc(all)?;
+        let can = self.archive.would_gc(all)?;
         let wanted = match bytes {
             Lacking::Bytes(bytes) if can.freed < bytes => return Ok(GcReport::default()),
             Lacking::Bytes(bytes) | Lacking::Unknown(bytes) => bytes,
@@ -123,28 +123,29 @@ impl DirStore {
             Lacking::Unknown(_) => left - can.removed.len().div_ceil(4),
         };
         let keep = (can.freed + can.kept).saturating_sub(wanted);
-        let report = self.gc(Keep { count: count.max(LEAST), bytes: keep, least: LEAST, ..all })?;
-        if !report.removed.is_empty() && self.class != Class::Memory {
+        let report =
+            self.archive.gc(Keep { count: count.max(LEAST), bytes: keep, least: LEAST, ..all })?;
+        if !report.removed.is_empty() && self.ground.class != Class::Memory {
             // Until then some file systems do not give out what was freed.
-            self.io.sync_fs()?;
+            self.ground.io.sync_fs()?;
         }
         Ok(report)
     }
 
     /// The limits that hold without anybody's order.
     pub fn usual_limits(&self) -> std::io::Result<Keep> {
-        usual_limits(&*self.io, self.would_gc(Keep::default())?.kept)
+        usual_limits(&*self.ground.io, self.archive.would_gc(Keep::default())?.kept)
     }
 
     /// Forgets what is beyond the usual limits, if there may be something.
     pub fn bound_history(&self) -> std::io::Result<Option<GcReport>> {
-        let now = self.io.now();
+        let now = self.ground.io.now();
         let displaced = self.config.looked.0.displaced.load(Relaxed);
         let late = now.secs.saturating_sub(self.config.looked.0.last.load(Relaxed)) >= LOOK_AGAIN;
         if displaced < LOOK_FROM && !late {
             return Ok(None);
         }
-        let info = self.io.fs_info()?;
+        let info = self.ground.io.fs_info()?;
         let bound = (info.blocks / SHARE).min(info.bavail).saturating_mul(info.bsize);
         if displaced < bound / LOOK_PART && !late {
             return Ok(None);
@@ -152,8 +153,8 @@ impl DirStore {
         self.config.looked.0.displaced.fetch_sub(displaced, Relaxed);
         self.config.looked.0.last.store(now.secs, Relaxed);
         let keep = self.usual_limits()?;
-        let needed = !self.would_gc(keep)?.removed.is_empty();
-        needed.then(|| self.gc(keep)).transpose()
+        let needed = !self.archive.would_gc(keep)?.removed.is_empty();
+        needed.then(|| self.archive.gc(keep)).transpose()
     }
 
     /// Notes what an installation has put into the graveyard.
@@ -173,7 +174,7 @@ impl DirStore {
         self.config.looked.0.displaced.fetch_add(bytes, Relaxed);
         let brought_back = |o: &Object| matches!(o.origin, Origin::Grave { .. });
         if history.commit.set.objects.iter().any(brought_back) {
-            self.users.taken_out();
+            self.archive.users.taken_out();
         }
     }
 
@@ -186,12 +187,12 @@ impl DirStore {
             return Ok((most, true));
         }
         // A file with holes takes less than its length.
-        let mut origins = Origins::new(self.env(), set);
+        let mut origins = Origins::new(self.ground.env(), set);
         let mut failed = None;
         let needed = space_needed(set, inline, |ix, object| {
             let length = by_length(ix, object);
             let taken = match origins.place(ix) {
-                Ok(Some((dir, name))) => self.io.stat_at(&dir, name),
+                Ok(Some((dir, name))) => self.ground.io.stat_at(&dir, name),
                 Ok(None) => return length,
                 Err(e) => Err(e),
             };
@@ -211,7 +212,7 @@ impl DirStore {
     fn reserve_once(&self, set: &WriteSet) -> Result<Room, ReserveError> {
         set.check()?;
         drop(self.live().map_err(ReserveError::Poisoned)?);
-        let info = self.io.fs_info().map_err(ReserveError::Io)?;
+        let info = self.ground.io.fs_info().map_err(ReserveError::Io)?;
         let free = info.bavail.saturating_mul(info.bsize);
         let (needed, plenty) = self.needed(set, free).map_err(ReserveError::Io)?;
         if free < needed.saturating_add(MARGIN) {
@@ -219,14 +220,14 @@ impl DirStore {
         }
         let inodes = self.bounds.inodes.promise(set, &info)?;
         let segment = self.block().map_or(self.config.segment_bytes, |b| b.segment_bytes);
-        let limits = self.io.has_quota().then(|| room_under_quota(needed, segment));
+        let limits = self.ground.io.has_quota().then(|| room_under_quota(needed, segment));
         let held = limits.map_or(needed, |[ahead, after]| ahead.saturating_add(after));
         let no_room = |e: std::io::Error| match e {
             e if is_over_quota(&e) => ReserveError::Quota { needed: held },
             e if is_full(&e) => ReserveError::NoSpace { needed: held, available: free },
             e => ReserveError::Io(e),
         };
-        match crate::xattrs::try_out(self.env(), set) {
+        match crate::xattrs::try_out(self.ground.env(), set) {
             Ok(None) => {}
             Ok(Some(refused)) if is_over_quota(&refused.source) => {
                 return Err(no_room(refused.source));
@@ -235,20 +236,20 @@ impl DirStore {
             Err(e) => return Err(no_room(e)),
         }
         let hold = |bytes: u64| -> std::io::Result<Option<Slot>> {
-            let slot = self.pool.take()?;
-            self.io.allocate(slot.handle(), 0, bytes)?;
+            let slot = self.ground.pool.take()?;
+            self.ground.io.allocate(slot.handle(), 0, bytes)?;
             Ok(Some(slot))
         };
         let room = |ahead, ballast, inodes| Room { ahead, ballast, _inodes: inodes };
         if let Some([ahead, after]) = limits {
             let hold_all = || -> std::io::Result<Room> {
-                self.spare.keep(&*self.io, &self.layout)?;
+                self.spare.keep(&*self.ground.io, &self.ground.layout)?;
                 Ok(room(hold(ahead)?, hold(after)?, inodes))
             };
             return hold_all().map_err(no_room);
         }
         // In memory, holding blocks costs as much as writing them.
-        if plenty && (needed < BALLAST_FROM || self.class == Class::Memory) {
+        if plenty && (needed < BALLAST_FROM || self.ground.class == Class::Memory) {
             return Ok(room(None, None, inodes));
         }
         let ballast = hold(needed).map_err(no_room)?;

@@ -506,18 +506,18 @@ fn slots_are_recycled_when_dropped_and_after_the_checkpoint() {
     let store = s.store();
     let count = || std::fs::read_dir(s.path(STATE).join("s")).unwrap().count();
     let slot = store.stage().unwrap();
-    store.io.write_at(slot.handle(), b"dropped", 0).unwrap();
+    store.ground.io.write_at(slot.handle(), b"dropped", 0).unwrap();
     let first = slot.id();
     drop(slot);
     let slot = store.stage().unwrap();
     assert_eq!(slot.id(), first);
-    assert_eq!(store.io.stat(slot.handle()).unwrap().size, 0);
-    store.io.write_at(slot.handle(), b"becomes the file", 0).unwrap();
+    assert_eq!(store.ground.io.stat(slot.handle()).unwrap().size, 0);
+    store.ground.io.write_at(slot.handle(), b"becomes the file", 0).unwrap();
     let io = s.io();
     let mut ws = Ws::new(&*io);
     let f = ws.slot_file(slot.id());
     ws.bind("f", Some(f));
-    let inode = store.io.stat(slot.handle()).unwrap().id;
+    let inode = store.ground.io.stat(slot.handle()).unwrap().id;
     let set = ws.done();
     let report = run(&store, 1, set);
     drop(slot);
@@ -595,7 +595,7 @@ fn stamps_in_the_report_are_what_stat_says() {
             let path = index.final_path(crate::writeset::Ix(i as u32));
             let Some(path) = path else {
                 let name = crate::layout::grave_name(TxnId(1), i as u32);
-                let left = io.stat_at(&store.layout.grave, &name).ok();
+                let left = io.stat_at(&store.ground.layout.grave, &name).ok();
                 assert_eq!(*stamp, left.map(|stat| stat.stamp()));
                 continue;
             };
@@ -621,8 +621,8 @@ fn stamps_in_the_report_are_what_stat_says() {
 fn a_full_disk_is_reported_by_reserve_and_only_there() {
     let s = Scratch::new();
     let store = s.store();
-    let free = crate::error::available(&*store.io).unwrap();
-    let mut ws = Ws::new(&*store.io);
+    let free = crate::error::available(&*store.ground.io).unwrap();
+    let mut ws = Ws::new(&*store.ground.io);
     let slot = store.stage().unwrap();
     let f = ws.file("");
     ws.obj(f).content = Content::Whole {

@@ -17,9 +17,10 @@
 //!   its turn, and refusals are judged and reported there.
 
 use super::objects::dress;
-use super::{Env, Install, Place, Step, Stopped};
+use super::{Place, Step, Stopped};
+use crate::env::Env;
 use crate::io::Stat;
-use crate::writeset::{Content, Ix, NewKind, Object, Origin};
+use crate::writeset::{Content, Ix, Object};
 use std::io::Result;
 
 /// How many names are looked ahead, which bounds what is in staging at a time.
@@ -29,82 +30,45 @@ pub(super) const WINDOW: usize = 1024;
 const SHARE: usize = 64;
 
 /// A file to be made, and what it was then.
-struct Order<'c> {
-    ix: Ix,
-    object: &'c Object,
-    place: Place,
-    made: Option<Stat>,
+pub(super) struct Order<'c> {
+    pub ix: Ix,
+    pub object: &'c Object,
+    pub place: Place,
+    pub made: Option<Stat>,
 }
 
-impl<'a> Install<'a> {
-    /// Makes the new files among these names that can be made now.
-    pub(super) fn make_ahead(&mut self, binds: &[usize]) -> Step<()> {
-        let mut orders: Vec<_> = binds.iter().filter_map(|i| self.order(*i)).collect();
-        let threads = (orders.len() / SHARE).min(self.env.io.makers());
-        // One thread gains nothing by it. Where there are never several, the order is kept all the
-        // same: what a crash leaves is then tried out by who simulates one.
-        if orders.is_empty() || self.env.io.makers() > 1 && threads < 2 {
-            return Ok(());
-        }
-        let env = self.env;
-        if threads < 2 {
-            make_all(env, &mut orders)?;
-        } else {
-            let share = orders.len().div_ceil(threads);
-            std::thread::scope(|scope| {
-                let makers: Vec<_> = orders
-                    .chunks_mut(share)
-                    .filter_map(|orders| {
-                        let make = move || {
-                            env.io.unmask();
-                            make_all(env, orders)
-                        };
-                        let maker = std::thread::Builder::new().name("maker".into());
-                        // What a thread that could not be had would have made is made in its turn.
-                        maker.spawn_scoped(scope, make).ok()
-                    })
-                    .collect();
-                // A panic of a maker is one of the installation.
-                let ended = makers.into_iter().map(|maker| match maker.join() {
-                    Ok(ended) => ended,
-                    Err(panic) => std::panic::resume_unwind(panic),
-                });
-                ended.collect::<Vec<_>>().into_iter().collect::<Step<()>>()
-            })?;
-        }
-        for Order { ix, place, made, .. } in orders {
-            let Some(stat) = made else { continue };
-            let state = self.state(ix);
-            state.id = Some(stat.id);
-            state.stamp = Some(stat.stamp());
-            state.place = Some(place);
-            state.hidden = true;
-            state.ahead = true;
-        }
-        Ok(())
+/// Makes what is ordered, if several threads can.
+pub(super) fn make(env: Env<'_>, orders: &mut [Order<'_>]) -> Step<()> {
+    let threads = (orders.len() / SHARE).min(env.io.makers());
+    // One thread gains nothing by it. Where there are never several, the order is kept all the
+    // same: what a crash leaves is then tried out by who simulates one.
+    if orders.is_empty() || env.io.makers() > 1 && threads < 2 {
+        return Ok(());
     }
-
-    /// The file that a name waits for, if it can be made ahead.
-    fn order(&self, bind: usize) -> Option<Order<'a>> {
-        let bind = &self.commit.set.binds[bind];
-        let ix = bind.target.filter(|_| !self.redo)?;
-        let object = self.object(ix);
-        let alone = matches!(object.origin, Origin::New(NewKind::File))
-            && matches!(object.content, Content::Keep | Content::Whole { .. })
-            && object.xattrs.is_empty()
-            && self.index.targets(ix).len() == 1;
-        if !alone || self.states[ix.0 as usize].place.is_some() {
-            return None;
-        }
-        let parent = &self.states[bind.dir.0 as usize];
-        let place = match &parent.dir {
-            Some(dir) if parent.hidden => {
-                Place { dir: dir.clone(), name: bind.name.clone(), of: Some(bind.dir) }
-            }
-            _ => self.temp('b', ix),
-        };
-        Some(Order { ix, object, place, made: None })
+    if threads < 2 {
+        return make_all(env, orders);
     }
+    let share = orders.len().div_ceil(threads);
+    std::thread::scope(|scope| {
+        let makers: Vec<_> = orders
+            .chunks_mut(share)
+            .filter_map(|orders| {
+                let make = move || {
+                    env.io.unmask();
+                    make_all(env, orders)
+                };
+                let maker = std::thread::Builder::new().name("maker".into());
+                // What a thread that could not be had would have made is made in its turn.
+                maker.spawn_scoped(scope, make).ok()
+            })
+            .collect();
+        // A panic of a maker is one of the installation.
+        let ended = makers.into_iter().map(|maker| match maker.join() {
+            Ok(ended) => ended,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        ended.collect::<Vec<_>>().into_iter().collect::<Step<()>>()
+    })
 }
 
 /// Makes files one after another, until one cannot be made.
@@ -114,7 +78,7 @@ impl<'a> Install<'a> {
 fn make_all(env: Env<'_>, orders: &mut [Order<'_>]) -> Step<()> {
     let mut masked = false;
     for order in orders {
-        order.made = make(env, order, &mut masked)?;
+        order.made = make_one(env, order, &mut masked)?;
         if order.made.is_none() {
             break;
         }
@@ -122,7 +86,7 @@ fn make_all(env: Env<'_>, orders: &mut [Order<'_>]) -> Step<()> {
     Ok(())
 }
 
-fn make(env: Env<'_>, order: &Order<'_>, masked: &mut bool) -> Step<Option<Stat>> {
+fn make_one(env: Env<'_>, order: &Order<'_>, masked: &mut bool) -> Step<Option<Stat>> {
     let Order { object, place, .. } = order;
     // Nobody sees it yet, so it may have its bits from the start.
     let mode = object.attrs.mode.map_or(0o600, |m| m & 0o777);

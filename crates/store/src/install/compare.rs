@@ -1,10 +1,11 @@
 //! Telling our own half-finished work from an outsider's, by content.
 
-use super::{Install, Place, Step};
+use super::Place;
+use crate::env::Env;
 use crate::history::{Commit, OldContent};
-use crate::io::{Handle, Open, Stat};
+use crate::io::{Handle, Open, Stat, Tree};
 use crate::layout::{before_name, found};
-use crate::writeset::{Content, Data, Extent, Ix, NewKind, Origin};
+use crate::writeset::{Content, Data, Extent, Ix};
 use std::io::Result;
 use std::ops::Range;
 use systx_base::Kind;
@@ -70,7 +71,7 @@ struct Version<'c> {
 }
 
 /// What writing `extents` (of a file that counts up to `keep` and is to have the length `len`) does
-/// not keep of `was` bytes and does not overwrite, see `Install::write_patch`.
+/// not keep of `was` bytes and does not overwrite, see [`Env::write_patch`].
 fn cleared(len: u64, keep: u64, extents: &[Extent], was: u64) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
     let mut at = keep;
@@ -104,194 +105,173 @@ fn what_a_change_in_place_clears() {
     check(200, 80, &[extent(100, 20, false)], &[]);
 }
 
-impl Install<'_> {
-    /// Whether what is at `place` can only be the object `ix` as this transaction makes it,
-    /// complete or as a power cut left it.
-    pub(super) fn is_ours(&mut self, ix: Ix, place: &Place, stat: &Stat) -> Step<bool> {
-        let object = self.object(ix);
-        if self.id(ix) == Some(stat.id) {
-            return Ok(true);
-        }
-        if stat.kind != object.kind() {
-            return Ok(false);
-        }
-        let result = match (&object.origin, &object.content) {
-            (_, Content::Slot(slot)) => {
-                Ok(self.commit.slots.iter().any(|(s, id)| s == slot && *id == stat.id))
-            }
-            (Origin::New(NewKind::Dir), _) => Ok(!self.is_old(stat.id)),
-            (Origin::New(NewKind::Symlink(target)), _) => {
-                self.env.io.read_link(&place.dir, &place.name).map(|t| t == *target)
-            }
-            (Origin::New(NewKind::Special { rdev, .. }), _) => Ok(stat.rdev == *rdev),
-            (_, Content::Whole { len, extents }) => self.is_whole(place, stat, *len, extents),
-            (Origin::New(NewKind::File), _) => Ok(stat.size == 0),
-            _ => Ok(false),
-        };
-        result.map_err(|e| self.stop(place.name.clone(), e))
+/// Whether what is at `place` can only be a new file of this content, complete or as a power cut
+/// left it.
+pub(super) fn is_whole(
+    env: Env<'_>,
+    place: &Place,
+    stat: &Stat,
+    len: u64,
+    extents: &[Extent],
+) -> Result<bool> {
+    if stat.size > len || stat.kind != Kind::File {
+        return Ok(false);
     }
-
-    fn is_whole(&self, place: &Place, stat: &Stat, len: u64, extents: &[Extent]) -> Result<bool> {
-        if stat.size > len || stat.kind != Kind::File {
+    let file = env.io.open_file(&place.dir, &place.name, Open::Read)?;
+    let mut at = 0;
+    while let Some((start, end)) = env.io.next_data(&file, at)? {
+        let explained = each_piece(env.io, &file, start, end, |have, from| {
+            let mut want = vec![0; have.len()];
+            read_extents(env, extents, None, from, &mut want)?;
+            Ok(sectors(have).zip(sectors(&want)).all(|(h, w)| is_explained(h, w, &[])))
+        })?;
+        if !explained {
             return Ok(false);
         }
-        let file = self.env.io.open_file(&place.dir, &place.name, Open::Read)?;
-        let mut at = 0;
-        while let Some((start, end)) = self.env.io.next_data(&file, at)? {
-            let explained = self.each_piece(&file, start, end, |have, from| {
-                let mut want = vec![0; have.len()];
-                self.read_extents(extents, None, from, &mut want)?;
-                Ok(sectors(have).zip(sectors(&want)).all(|(h, w)| is_explained(h, w, &[])))
-            })?;
-            if !explained {
-                return Ok(false);
-            }
-            at = end;
-        }
-        Ok(true)
+        at = end;
     }
+    Ok(true)
+}
 
-    /// For resuming a change in place: whether every byte that is about to be overwritten is a new
-    /// one, an old one, or zero, by any record that changes the file; and nothing lies beyond what
-    /// any of them had.
-    pub(super) fn only_ours_or_old(&self, ix: Ix, file: &Handle) -> Result<bool> {
-        let this = [(self.commit, ix)];
-        let records = self.versions.get(&ix).map_or(&this[..], Vec::as_slice);
-        let versions = records
-            .iter()
-            .map(|(commit, ix)| self.version(commit, *ix))
-            .collect::<Result<Vec<_>>>()?;
-        let versions: Vec<Version<'_>> = versions.into_iter().flatten().collect();
-        let Some(longest) = versions.iter().map(|v| v.longest).max() else { return Ok(true) };
-        if self.env.io.stat(file)?.size > longest {
-            return Ok(false);
-        }
-        for (n, extent) in
-            versions.iter().enumerate().flat_map(|(n, v)| v.new.iter().map(move |e| (n, e)))
-        {
-            let end = extent.offset + extent.data.len();
-            // What another record cuts off or clears may be anything until that is done again.
-            let others = versions.iter().enumerate().filter(|(other, _)| *other != n);
-            let cleared: Vec<&Range<u64>> = others.flat_map(|(_, v)| &v.cleared).collect();
-            let explained = self.each_piece(file, extent.offset, end, |have, from| {
-                let blank = |mut bytes: Vec<u8>| {
-                    for range in &cleared {
-                        let at = |offset: u64| offset.clamp(from, from + bytes.len() as u64) - from;
-                        let (start, end) = (at(range.start) as usize, at(range.end) as usize);
-                        bytes[start..end].fill(0);
-                    }
-                    bytes
+/// For resuming a change in place: whether every byte that is about to be overwritten is a new
+/// one, an old one, or zero, by any record that changes the file; and nothing lies beyond what
+/// any of them had.
+pub(super) fn only_ours_or_old(
+    env: Env<'_>,
+    records: &[(&Commit, Ix)],
+    file: &Handle,
+) -> Result<bool> {
+    let versions =
+        records.iter().map(|(commit, ix)| version(env, commit, *ix)).collect::<Result<Vec<_>>>()?;
+    let versions: Vec<Version<'_>> = versions.into_iter().flatten().collect();
+    let Some(longest) = versions.iter().map(|v| v.longest).max() else { return Ok(true) };
+    if env.io.stat(file)?.size > longest {
+        return Ok(false);
+    }
+    for (n, extent) in
+        versions.iter().enumerate().flat_map(|(n, v)| v.new.iter().map(move |e| (n, e)))
+    {
+        let end = extent.offset + extent.data.len();
+        // What another record cuts off or clears may be anything until that is done again.
+        let others = versions.iter().enumerate().filter(|(other, _)| *other != n);
+        let cleared: Vec<&Range<u64>> = others.flat_map(|(_, v)| &v.cleared).collect();
+        let explained = each_piece(env.io, file, extent.offset, end, |have, from| {
+            let blank = |mut bytes: Vec<u8>| {
+                for range in &cleared {
+                    let at = |offset: u64| offset.clamp(from, from + bytes.len() as u64) - from;
+                    let (start, end) = (at(range.start) as usize, at(range.end) as usize);
+                    bytes[start..end].fill(0);
+                }
+                bytes
+            };
+            let mut images = Vec::with_capacity(versions.len());
+            for version in &versions {
+                let (mut new, mut was) = (vec![0; have.len()], vec![0; have.len()]);
+                read_extents(env, version.new, None, from, &mut new)?;
+                read_extents(env, version.old, version.file.as_ref(), from, &mut was)?;
+                images.push((blank(new), blank(was)));
+            }
+            let have = blank(have.to_vec());
+            Ok(sectors(&have).enumerate().all(|(n, h)| {
+                let at = n * SECTOR..n * SECTOR + h.len();
+                let is_of = |(new, was): &(Vec<u8>, Vec<u8>)| {
+                    is_explained(h, &new[at.clone()], &was[at.clone()])
                 };
-                let mut images = Vec::with_capacity(versions.len());
-                for version in &versions {
-                    let (mut new, mut was) = (vec![0; have.len()], vec![0; have.len()]);
-                    self.read_extents(version.new, None, from, &mut new)?;
-                    self.read_extents(version.old, version.file.as_ref(), from, &mut was)?;
-                    images.push((blank(new), blank(was)));
-                }
-                let have = blank(have.to_vec());
-                Ok(sectors(&have).enumerate().all(|(n, h)| {
-                    let at = n * SECTOR..n * SECTOR + h.len();
-                    let is_of = |(new, was): &(Vec<u8>, Vec<u8>)| {
-                        is_explained(h, &new[at.clone()], &was[at.clone()])
-                    };
-                    images.iter().any(is_of)
-                }))
-            })?;
-            if !explained {
-                return Ok(false);
-            }
+                images.iter().any(is_of)
+            }))
+        })?;
+        if !explained {
+            return Ok(false);
         }
-        Ok(true)
     }
+    Ok(true)
+}
 
-    /// What a record makes of a file in place; `None` if not its bytes.
-    fn version<'c>(&self, commit: &'c Commit, ix: Ix) -> Result<Option<Version<'c>>> {
-        let (len, keep, new) = match &commit.set.object(ix).content {
-            Content::Patch { len, keep, extents } => (*len, *keep, extents),
-            Content::Whole { len, extents } => (*len, 0, extents),
-            _ => return Ok(None),
-        };
-        let before = commit.befores.iter().find(|before| before.ix == ix);
-        let Some(OldContent::InPlace { len: was, file, extents: old, .. }) =
-            before.map(|b| &b.content)
-        else {
-            let (old, file, cleared) = (&[][..], None, Vec::new());
-            return Ok(Some(Version { new, old, file, cleared, longest: u64::MAX }));
-        };
-        let name = before_name(commit.meta.txn, ix.0);
-        let open = || self.env.io.open_file(&self.env.layout.grave, &name, Open::Read);
-        let file = if *file { found(open())? } else { None };
-        let cleared = cleared(len, keep, new, *was);
-        Ok(Some(Version { new, old, file, cleared, longest: len.max(*was) }))
-    }
+/// What a record makes of a file in place; `None` if not its bytes.
+fn version<'c>(env: Env<'_>, commit: &'c Commit, ix: Ix) -> Result<Option<Version<'c>>> {
+    let (len, keep, new) = match &commit.set.object(ix).content {
+        Content::Patch { len, keep, extents } => (*len, *keep, extents),
+        Content::Whole { len, extents } => (*len, 0, extents),
+        _ => return Ok(None),
+    };
+    let before = commit.befores.iter().find(|before| before.ix == ix);
+    let Some(OldContent::InPlace { len: was, file, extents: old, .. }) = before.map(|b| &b.content)
+    else {
+        let (old, file, cleared) = (&[][..], None, Vec::new());
+        return Ok(Some(Version { new, old, file, cleared, longest: u64::MAX }));
+    };
+    let name = before_name(commit.meta.txn, ix.0);
+    let open = || env.io.open_file(&env.layout.grave, &name, Open::Read);
+    let file = if *file { found(open())? } else { None };
+    let cleared = cleared(len, keep, new, *was);
+    Ok(Some(Version { new, old, file, cleared, longest: len.max(*was) }))
+}
 
-    /// Reads a range piece by piece, each beginning at a sector; false as soon as `check` says so.
-    fn each_piece(
-        &self,
-        file: &Handle,
-        from: u64,
-        to: u64,
-        check: impl Fn(&[u8], u64) -> Result<bool>,
-    ) -> Result<bool> {
-        let mut buf = vec![0; PIECE as usize];
-        let mut at = from / SECTOR as u64 * SECTOR as u64;
-        // What is a hole is zeros, which whoever asks takes from every version.
-        while at < to
-            && let Some((data, _)) = self.env.io.next_data(file, at)?
-            && data < to
-        {
-            at = at.max(data / SECTOR as u64 * SECTOR as u64);
-            let size = (to - at).min(PIECE) as usize;
-            let got = self.env.io.read_at(file, &mut buf[..size], at)?;
-            // The sector that the range begins in may hold bytes that are nobody's concern.
-            let skip = from.saturating_sub(at) as usize;
-            if skip < got && !check_from(&buf[..got], skip, at, &check)? {
-                return Ok(false);
-            }
-            at += size as u64;
+/// Reads a range piece by piece, each beginning at a sector; false as soon as `check` says so.
+fn each_piece(
+    io: &dyn Tree,
+    file: &Handle,
+    from: u64,
+    to: u64,
+    check: impl Fn(&[u8], u64) -> Result<bool>,
+) -> Result<bool> {
+    let mut buf = vec![0; PIECE as usize];
+    let mut at = from / SECTOR as u64 * SECTOR as u64;
+    // What is a hole is zeros, which whoever asks takes from every version.
+    while at < to
+        && let Some((data, _)) = io.next_data(file, at)?
+        && data < to
+    {
+        at = at.max(data / SECTOR as u64 * SECTOR as u64);
+        let size = (to - at).min(PIECE) as usize;
+        let got = io.read_at(file, &mut buf[..size], at)?;
+        // The sector that the range begins in may hold bytes that are nobody's concern.
+        let skip = from.saturating_sub(at) as usize;
+        if skip < got && !check_from(&buf[..got], skip, at, &check)? {
+            return Ok(false);
         }
-        Ok(true)
+        at += size as u64;
     }
+    Ok(true)
+}
 
-    /// Reads what extents say at `offset`; zeros where they say nothing.  `file` holds the bytes of
-    /// hole extents, if it is given.
-    fn read_extents(
-        &self,
-        extents: &[Extent],
-        file: Option<&Handle>,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<()> {
-        buf.fill(0);
-        let end = offset + buf.len() as u64;
-        let first = extents.partition_point(|e| e.offset + e.data.len() <= offset);
-        for extent in &extents[first..] {
-            if extent.offset >= end {
-                break;
+/// Reads what extents say at `offset`; zeros where they say nothing.  `file` holds the bytes of
+/// hole extents, if it is given.
+fn read_extents(
+    env: Env<'_>,
+    extents: &[Extent],
+    file: Option<&Handle>,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<()> {
+    buf.fill(0);
+    let end = offset + buf.len() as u64;
+    let first = extents.partition_point(|e| e.offset + e.data.len() <= offset);
+    for extent in &extents[first..] {
+        if extent.offset >= end {
+            break;
+        }
+        let from = extent.offset.max(offset);
+        let to = (extent.offset + extent.data.len()).min(end);
+        // Both within `buf`, whose length is a usize.
+        let target = &mut buf[(from - offset) as usize..(to - offset) as usize];
+        let skip = from - extent.offset;
+        match &extent.data {
+            Data::Inline(bytes) => {
+                let skip = skip as usize;
+                target.copy_from_slice(&bytes[skip..skip + target.len()]);
             }
-            let from = extent.offset.max(offset);
-            let to = (extent.offset + extent.data.len()).min(end);
-            // Both within `buf`, whose length is a usize.
-            let target = &mut buf[(from - offset) as usize..(to - offset) as usize];
-            let skip = from - extent.offset;
-            match &extent.data {
-                Data::Inline(bytes) => {
-                    let skip = skip as usize;
-                    target.copy_from_slice(&bytes[skip..skip + target.len()]);
+            Data::Slot { slot, at, .. } => {
+                if let Some(handle) = env.pool.handle(*slot) {
+                    env.io.read_at(&handle, target, at + skip)?;
                 }
-                Data::Slot { slot, at, .. } => {
-                    if let Some(handle) = self.env.pool.handle(*slot) {
-                        self.env.io.read_at(&handle, target, at + skip)?;
-                    }
-                }
-                Data::Hole { .. } => {
-                    if let Some(file) = file {
-                        self.env.io.read_at(file, target, from)?;
-                    }
+            }
+            Data::Hole { .. } => {
+                if let Some(file) = file {
+                    env.io.read_at(file, target, from)?;
                 }
             }
         }
-        Ok(())
     }
+    Ok(())
 }

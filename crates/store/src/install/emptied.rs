@@ -4,7 +4,8 @@
 //! that goes, and it goes with it.  So the directory is looked through in the graveyard, where no
 //! path leads any more.
 
-use super::{Env, Place, Stopped, is_fatal};
+use super::{Place, Stopped};
+use crate::env::{Env, is_fatal};
 use crate::io::{Handle, HostId};
 use crate::layout::{found, names};
 use crate::writeset::Emptied;

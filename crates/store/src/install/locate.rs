@@ -1,9 +1,13 @@
 //! Finding the objects of a write set in the tree, by identity.
 
-use super::{Install, Outside, Place, Step};
-use crate::io::{Class, Handle, HostId};
-use crate::layout::{grave_name, parse_temp};
-use crate::writeset::{Ix, Origin};
+use super::compare::is_whole;
+use super::site::{Place, Site, Step};
+use crate::io::{Class, Handle, HostId, Stat};
+use crate::layout::{found, grave_name, names, parse_temp};
+use crate::report::Outside;
+use crate::staging::slot_name;
+use crate::writeset::{Content, Ix, NewKind, Origin, SlotId};
+use std::io::{Error, Result};
 use systx_base::Kind;
 
 /// Where an object was found.
@@ -17,7 +21,7 @@ enum At {
     Store,
 }
 
-impl Install<'_> {
+impl Site<'_> {
     /// Finds an object that exists; reports it if it is gone and the transaction needs it.
     pub(super) fn locate(&mut self, ix: Ix) -> Step<()> {
         if ix.0 == 0 {
@@ -186,5 +190,69 @@ impl Install<'_> {
     /// Whether this is the identity of an object that existed before the transaction.
     pub(super) fn is_old(&self, id: HostId) -> bool {
         self.old.contains_key(&id)
+    }
+
+    /// Whether what is at `place` can only be the object `ix` as this transaction makes it,
+    /// complete or as a power cut left it.
+    pub(super) fn is_ours(&mut self, ix: Ix, place: &Place, stat: &Stat) -> Step<bool> {
+        let object = self.object(ix);
+        if self.id(ix) == Some(stat.id) {
+            return Ok(true);
+        }
+        if stat.kind != object.kind() {
+            return Ok(false);
+        }
+        let result = match (&object.origin, &object.content) {
+            (_, Content::Slot(slot)) => {
+                Ok(self.commit.slots.iter().any(|(s, id)| s == slot && *id == stat.id))
+            }
+            (Origin::New(NewKind::Dir), _) => Ok(!self.is_old(stat.id)),
+            (Origin::New(NewKind::Symlink(target)), _) => {
+                self.env.io.read_link(&place.dir, &place.name).map(|t| t == *target)
+            }
+            (Origin::New(NewKind::Special { rdev, .. }), _) => Ok(stat.rdev == *rdev),
+            (_, Content::Whole { len, extents }) => is_whole(self.env, place, stat, *len, extents),
+            (Origin::New(NewKind::File), _) => Ok(stat.size == 0),
+            _ => Ok(false),
+        };
+        result.map_err(|e| self.stop(place.name.clone(), e))
+    }
+
+    /// For resuming: what earlier runs left in staging.
+    pub(super) fn note_leftovers(&mut self) -> Step<()> {
+        let names = self.leftover_names(u64::MAX)?;
+        let runs = names.iter().filter_map(|name| parse_temp(name)).map(|(_, run, _, _)| run);
+        self.run = runs.fold(self.run, |max, run| max.max(run.saturating_add(1)));
+        for name in names {
+            if let Some(stat) = self.soft_stat(&self.env.layout.temp, &name)? {
+                self.leftovers.insert(stat.id, name);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn leftover_names(&self, below: u64) -> Step<Vec<Vec<u8>>> {
+        let names =
+            names(self.env.io, &self.env.layout.temp).map_err(|e| self.stop(Vec::new(), e))?;
+        let ours = |name: &Vec<u8>| {
+            parse_temp(name).is_some_and(|(txn, run, _, _)| txn == self.txn() && run < below)
+        };
+        Ok(names.into_iter().filter(ours).collect())
+    }
+
+    pub(super) fn find_slot(&self, slot: SlotId) -> Result<Place> {
+        let io = self.env.io;
+        let name = slot_name(slot);
+        let id = self.commit.slots.iter().find(|(s, _)| *s == slot).map(|(_, id)| *id);
+        let dir = self.env.layout.slots.clone();
+        if let Some(stat) = found(io.stat_at(&dir, &name))?
+            && id.is_none_or(|id| id == stat.id)
+        {
+            return Ok(Place::own(&dir, &name));
+        }
+        // A resumed installation: an earlier run had taken it out already.
+        let left = id.and_then(|id| self.leftovers.get(&id)).cloned();
+        let left = left.ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))?;
+        Ok(Place::own(&self.env.layout.temp, &left))
     }
 }

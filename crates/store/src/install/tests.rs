@@ -397,7 +397,7 @@ fn a_slot_in_a_new_directory_is_undone_on_every_class_of_file_system() {
         let io = Dying::of_class(s.io(), u64::MAX, class);
         let (store, _) = DirStore::open(config(), io).unwrap();
         let slot = store.stage().unwrap();
-        store.io.write_at(slot.handle(), &[b's'; 9000], 0).unwrap();
+        store.ground.io.write_at(slot.handle(), &[b's'; 9000], 0).unwrap();
         let io = s.io();
         let mut ws = Ws::new(&*io);
         let top = ws.mkdir();

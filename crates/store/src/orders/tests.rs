@@ -1,4 +1,5 @@
 use super::*;
+use crate::Store;
 use crate::dir_store::DirStore;
 use crate::history::CommitMeta;
 use crate::super_block::{Super, Supers};
@@ -137,10 +138,15 @@ fn a_store_of_an_older_format_is_raised_before_the_first_number() {
     store.checkpoint().unwrap();
     // As an older version has left it.
     let block = Super { format: 3, seq: 90, ..store.block().unwrap() };
-    Supers::open(&*store.io, &store.layout).unwrap().write(&*store.io, &block).unwrap();
+    Supers::open(&*store.ground.io, &store.ground.layout)
+        .unwrap()
+        .write(&*store.ground.io, &block)
+        .unwrap();
     let store = reopened(&s, store);
     let format =
-        |store: &DirStore| match crate::super_block::read(&*store.io, &store.layout).unwrap() {
+        |store: &DirStore| match crate::super_block::read(&*store.ground.io, &store.ground.layout)
+            .unwrap()
+        {
             crate::super_block::Found::Valid(block) => block.format,
             other => panic!("{other:?}"),
         };

@@ -193,7 +193,7 @@ fn a_process_that_dies_at_any_call_leaves_before_or_after_on_an_overlay() {
                     pretty(&what, &now, &after);
                 }
                 assert!(!o.s.path(STATE).join("conflict").exists(), "{what}");
-                assert!(names(&*o.s.io(), &store.layout.temp).unwrap().is_empty(), "{what}");
+                assert!(names(&*o.s.io(), &store.ground.layout.temp).unwrap().is_empty(), "{what}");
                 drop(store);
                 let (store, report) = DirStore::open(config(), again).expect(&what);
                 assert_eq!(report, crate::RecoveryReport::default(), "{what}: not complete");
@@ -283,7 +283,7 @@ fn how_it_is_mounted_is_told() {
     for word in ["1 lower layer", "userxattr", "volatile: nothing survives a power cut"] {
         assert!(told.contains(word), "{told}");
     }
-    assert_eq!(o.s.store().class, Class::Memory);
+    assert_eq!(o.s.store().class(), Class::Memory);
 }
 
 #[test]

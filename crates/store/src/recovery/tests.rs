@@ -16,11 +16,11 @@ fn script(store: &DirStore, io: &dyn Io) -> Result<(WriteSet, Vec<crate::staging
     let mut ws = Ws::new(io);
     everything(&mut ws);
     let file = store.stage()?;
-    store.io.write_at(file.handle(), b"from a slot", 0)?;
+    store.ground.io.write_at(file.handle(), b"from a slot", 0)?;
     let new = ws.slot_file(file.id());
     ws.bind("slotted", Some(new));
     let data = store.stage()?;
-    store.io.write_at(data.handle(), &[b'D'; 9000], 0)?;
+    store.ground.io.write_at(data.handle(), &[b'D'; 9000], 0)?;
     let piece = |offset, at, len| crate::writeset::Extent {
         offset,
         data: crate::writeset::Data::Slot { slot: data.id(), at, len },

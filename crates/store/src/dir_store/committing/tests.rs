@@ -106,7 +106,7 @@ fn a_staged_file_of_a_refused_record_is_its_holders_still() {
     let s = Scratch::new();
     let (io, store) = limited(&s);
     let slot = store.stage().unwrap();
-    store.io.write_at(slot.handle(), b"staged", 0).unwrap();
+    store.ground.io.write_at(slot.handle(), b"staged", 0).unwrap();
     let set = || {
         let io = s.io();
         let mut ws = Ws::new(&*io);

@@ -1,5 +1,6 @@
 use super::*;
 use crate::UndoError;
+use crate::dir_store::DirStore;
 use crate::dir_store::tests::populate;
 use crate::history::{CommitMeta, TxnKind};
 use crate::testing::*;
@@ -104,8 +105,8 @@ fn what_a_collection_that_was_cut_off_has_left_goes_with_the_next() {
     }
     store.checkpoint().unwrap();
     // Before its last step: the short entry is there beside the full one.
-    let full = store.histories().unwrap().into_iter().find(|h| h.done.lsn == 1).unwrap();
-    store.save(&full.forget(), false).unwrap();
+    let full = store.archive.histories().unwrap().into_iter().find(|h| h.done.lsn == 1).unwrap();
+    store.archive.save(&full.forget(), false).unwrap();
     assert_eq!(store.history().unwrap().len(), 2);
     // Of another one a power cut has left what it displaced, and no history.
     let nameless = s.path(STATE).join("g/00000000000000aa.1");

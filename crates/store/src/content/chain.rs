@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 /// A change in place, see [`Content::Patch`].
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Patch<'c> {
+pub(crate) struct Patch<'c> {
     pub len: u64,
     pub keep: u64,
     pub extents: Cow<'c, [Extent]>,
