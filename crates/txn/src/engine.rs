@@ -27,11 +27,12 @@
 //! process that serves them.
 
 use crate::gate::Gate;
-use crate::inject::Inject;
 use crate::object::{Conflict, Object, ObjectRef, Opponent, Side};
-use crate::policy::{Choice, Chosen, ContentionPolicy, Follows};
+use crate::policy::{Choice, Chosen, ContentionPolicy};
 use crate::stall::Stalls;
-use crate::state::{DoomFn, Fallout, Intent, State};
+use crate::state::State;
+use crate::terms::{Access, BeginOptions, Census, Stats, Status, Timestamp, Workset};
+use crate::units::{DoomFn, Fallout, Intent};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,111 +40,16 @@ use std::time::Duration;
 use systx_base::sync::{Event, Mutex, rank, record};
 use systx_base::{Oid, TxnId};
 
+mod again;
+mod order;
+mod plain;
+mod scope;
+pub use again::{Attempt, Patience};
+pub use order::Seized;
+pub use plain::{Mutation, Plain};
+
 /// Records that an end releases before it lets others have the lock: some 100 µs.
 const SWEEP: usize = 1024;
-
-/// How a transaction's reads are protected.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Isolation {
-    /// As if transactions ran one after another.
-    #[default]
-    Serializable,
-    /// Reads do not conflict; stale ones are listed.  First committer wins on what is written.
-    Snapshot,
-}
-
-/// Logical time of the engine; lower is older.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Timestamp(pub u64);
-
-/// How a transaction begins.
-#[derive(Clone, Debug, Default)]
-pub struct BeginOptions {
-    /// Protection of reads.
-    pub isolation: Isolation,
-    /// How urgent it is: lower wins.
-    pub priority: i32,
-    /// Tells that anew at each conflict.
-    pub follows: Follows,
-    /// The rule that it contends by.
-    pub choice: Choice,
-    /// Attempts that lost so far.
-    pub age: u32,
-    /// Nothing will be committed: reads are only noted, writes are not recorded; it never loses.
-    pub read_only: bool,
-    /// The first attempt's timestamp, on a retry.
-    pub timestamp: Option<u64>,
-    /// It belongs to another user than the engine does, see [`crate::Contender`].
-    pub guest: bool,
-    /// For tests: where it loses without an opponent.  Not with `read_only`.
-    pub inject: Option<Inject>,
-}
-
-/// Answer to a request for an object.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
-    /// Recorded; go ahead.
-    Granted,
-    /// This transaction has lost, see [`Engine::conflict`]; or it has ended.
-    Doomed,
-    /// A decided commit that wrote the object is installing: call [`Engine::wait_installed`], then
-    /// ask again.  Nothing was recorded.
-    Wait(TxnId),
-}
-
-/// Where in its life a transaction is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Status {
-    /// Running.
-    Active,
-    /// Lost a conflict; only [`Engine::abort`] is left.
-    Doomed,
-    /// Decided; cannot lose any more.
-    Committing,
-}
-
-/// Size of a workset.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Workset {
-    /// Objects read; the pages of one file count as one.
-    pub reads: u64,
-    /// Objects written; the pages of one file count as one.
-    pub writes: u64,
-}
-
-/// What a workset is made of: how many objects of each kind were read, and written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Census {
-    /// Names.
-    pub entries: (u64, u64),
-    /// Sets of names; a write of a name counts there.
-    pub lists: (u64, u64),
-    /// Attributes.
-    pub attributes: (u64, u64),
-    /// Lengths.
-    pub sizes: (u64, u64),
-    /// Ranges of pages.
-    pub pages: (u64, u64),
-}
-
-/// Numbers for `status` and tests.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Stats {
-    /// Transactions that exist.
-    pub transactions: u64,
-    /// Inodes of which something is held.
-    pub inodes: u64,
-    /// Names that are held.
-    pub entries: u64,
-    /// Scopes in line, and of running transactions.
-    pub scopes: u64,
-    /// Attempts after a loss: in line, or running.
-    pub again: u64,
-    /// Conflicts between transactions since the engine was made.
-    pub conflicts: u64,
-    /// Accesses that were told to wait since the engine was made.
-    pub waits: u64,
-}
 
 /// One volume's conflict table, and the transactions that use it.
 ///
@@ -255,7 +161,7 @@ impl Engine {
 
     /// As [`Engine::wait_installed`], at most `limit` long; whether it is installed or aborted.
     pub fn wait_installed_for(&self, id: TxnId, limit: Duration) -> bool {
-        self.wait_while(limit, |state| state.decided(id))
+        self.wait_while(limit, |state| state.units.decided(id))
     }
 
     /// An outsider changed an object: every active transaction that touched it loses, except that
@@ -307,7 +213,7 @@ impl Engine {
     fn begin_closed(&self, id: TxnId, o: &BeginOptions) -> Timestamp {
         let mut state = self.state.lock();
         let begun = state.begin(id, o);
-        if begun.is_some() && state.scopes.runs(id) {
+        if begun.is_some() && state.units.scopes.runs(id) {
             // Who waits for what it claims.
             let ended = self.ended.clone();
             state.on_doom(id, Box::new(move |_, _: &_| ended.notify_all()));
@@ -401,37 +307,37 @@ impl Engine {
 
     /// Whether `t` has lost, and slept when it did.
     pub fn lost_asleep(&self, t: TxnId) -> bool {
-        self.state.lock().lost_asleep(t)
+        self.state.lock().units.lost_asleep(t)
     }
 
     // ---- questions --------------------------------------------------------------------------
 
     /// Where a transaction is; `None` if it has ended or never was.
     pub fn status(&self, t: TxnId) -> Option<Status> {
-        self.state.lock().status(t)
+        self.state.lock().units.status(t)
     }
 
     /// The conflict that a transaction lost.
     pub fn conflict(&self, t: TxnId) -> Option<Conflict> {
-        self.state.lock().conflict(t)
+        self.state.lock().units.conflict(t)
     }
 
     /// What a transaction read under snapshot isolation and others have changed since, with whom
     /// changed it first.
     pub fn stale_reads(&self, t: TxnId) -> Vec<(Object, Opponent)> {
-        self.state.lock().stale_reads(t)
+        self.state.lock().units.stale_reads(t)
     }
 
     /// The size of a workset.
     pub fn workset(&self, t: TxnId) -> Option<Workset> {
-        self.state.lock().workset(t)
+        self.state.lock().units.workset(t)
     }
 
     /// What a workset is made of.  Goes through it, a part at a time.
     pub fn census(&self, t: TxnId) -> Census {
         let mut census = Census::default();
         let mut from = 0;
-        while self.state.lock().census(t, from..from + SWEEP, &mut census) {
+        while self.state.lock().units.census(t, from..from + SWEEP, &mut census) {
             from += SWEEP;
         }
         census
@@ -440,12 +346,12 @@ impl Engine {
     /// What a transaction touched, and how; the lists of directories in which it wrote names are
     /// among it.
     pub fn workset_objects(&self, t: TxnId) -> Vec<(Object, Side)> {
-        self.state.lock().workset_objects(t)
+        self.state.lock().units.workset_objects(t)
     }
 
     /// The inodes of which a transaction has read or written content or length.
     pub fn files_of(&self, t: TxnId) -> Vec<Oid> {
-        self.state.lock().files_of(t)
+        self.state.lock().units.files_of(t)
     }
 
     /// A number that is another one when a transaction has ended since, or a plain mutation that
@@ -467,7 +373,7 @@ impl Engine {
 
     /// Heap memory of the engine in bytes, about.  Goes through all records.
     pub fn memory(&self) -> usize {
-        self.state.lock().bytes()
+        self.state.lock().units.bytes()
     }
 
     /// Before a read of `o` by `t`: whether it would lose to an active transaction, and waiting may
@@ -483,7 +389,7 @@ impl Engine {
 
     /// Whether it is one whose writes may have to wait ([`Engine::stall_write`]).
     pub fn locks(&self, t: TxnId) -> bool {
-        self.state.lock().chose(t) == Some(Choice::TwoPhase)
+        self.state.lock().units.chose(t) == Some(Choice::TwoPhase)
     }
 
     /// As [`Engine::stall`], before a write: under [`crate::Choice::TwoPhase`] only.
@@ -538,12 +444,12 @@ impl Stalled<'_> {
     /// Whether there is nothing left to wait for: the stronger one has ended or lost, or the one
     /// that waits has.
     pub fn is_over(&self) -> bool {
-        !self.engine.state.lock().stalls(self.waiter, self.winner)
+        !self.engine.state.lock().units.stalls(self.waiter, self.winner)
     }
 
     /// Blocks until it is over, at most `limit` long; whether it is.
     pub fn wait(&self, limit: Duration) -> bool {
-        self.engine.wait_while(limit, |state| state.stalls(self.waiter, self.winner))
+        self.engine.wait_while(limit, |state| state.units.stalls(self.waiter, self.winner))
     }
 }
 

@@ -12,18 +12,19 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `engine.rs` | the interface, the lock, waiting |
-//! | `state.rs` | transactions; what an access does |
-//! | `plain.rs`, `state/plain.rs`, `gate.rs` | requests from outside every transaction |
+//! | `engine.rs`, `engine/` | the interface, the lock, waiting |
+//! | `state.rs` | who begins, wins, loses and ends; what an access does |
+//! | `state/plain.rs`, `engine/plain.rs`, `gate.rs` | requests from outside every transaction |
+//! | `state/waits.rs`, `stall.rs` | who waits: for what is not seen here, or for a winner |
+//! | `again.rs`, `state/again.rs` | attempts after a loss, in line |
+//! | `units.rs`, `units/` | who there is, what each holds, who is in the way of whom |
 //! | `table.rs` | who holds which object |
-//! | `hold.rs`, `pages.rs`, `index.rs` | its parts: holders in four bytes, sets of pages, containers |
+//! | `hold.rs`, `pages.rs`, `index.rs` | its parts: holders in four bytes, page sets, containers |
 //! | `policy.rs` | who wins |
-//! | `stall.rs`, `state/waits.rs` | reads that wait for the winner |
-//! | `order.rs`, `state/order.rs` | transactions that commit in an order given by their numbers |
-//! | `scope.rs`, `state/scope.rs` | what transactions declare before they begin |
-//! | `again.rs` | attempts after a loss, in line |
-//! | `inject.rs`, `state/inject.rs` | aborts for tests |
-//! | `state/waits.rs` | transactions that wait for what the engine does not see |
+//! | `order.rs` | transactions that commit in an order given by their numbers |
+//! | `scope.rs` | what transactions declare before they begin |
+//! | `inject.rs` | aborts for tests |
+//! | `terms.rs` | what the engine is asked, and what it answers |
 //! | `object.rs` | objects and conflicts |
 #![forbid(unsafe_code)]
 
@@ -36,21 +37,21 @@ mod inject;
 mod object;
 mod order;
 mod pages;
-mod plain;
 mod policy;
 mod scope;
 mod stall;
 mod state;
 mod table;
+mod terms;
+mod units;
 
-pub use again::{Attempt, Patience};
-pub use engine::{
-    Access, BeginOptions, Census, Engine, Isolation, Stalled, Stats, Status, Timestamp, Workset,
-};
+pub use engine::{Attempt, Engine, Mutation, Patience, Plain, Seized, Stalled};
 pub use inject::{Inject, NoInject};
-pub use object::{Conflict, Object, ObjectRef, Opponent, PAGE, Side};
-pub use order::{Order, OrderError, Seized, Turn};
-pub use plain::{Caller, Mutation, Plain, Stall};
+pub use object::{Caller, Conflict, Object, ObjectRef, Opponent, PAGE, Side};
+pub use order::{Order, OrderError, Turn};
 pub use policy::{Choice, Chosen, Contender, ContentionPolicy, Follows, Place, Urgency};
 pub use scope::{Ahead, Claim, Claimant, InLine, Part};
 pub use stall::Stalls;
+pub use terms::{
+    Access, BeginOptions, Census, Isolation, Stall, Stats, Status, Timestamp, Workset,
+};

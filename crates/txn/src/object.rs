@@ -8,7 +8,6 @@
 //! its directory, in the sense of TxOS (SOSP'09, Table 3): entry writers do not disturb each other,
 //! but they disturb whoever listed the directory.
 
-use crate::plain::Caller;
 use systx_base::{Oid, TxnId};
 
 /// Bytes in a page of [`Object::Pages`].
@@ -135,6 +134,33 @@ pub enum Side {
     Read,
     /// Written (and perhaps read).
     Write,
+}
+
+/// A program outside every transaction, as its losers are told.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Caller {
+    /// Its process; 0 if the kernel did not say, as for pages that it writes back.
+    pub pid: u32,
+    /// Whose it is.
+    pub uid: u32,
+    /// Its command as in `/proc/PID/comm`, filled up with zeros; all zeros if nobody looked.
+    pub comm: [u8; 16],
+}
+
+impl Caller {
+    /// Longer commands are cut, as the kernel does.
+    pub fn new(pid: u32, uid: u32, comm: &[u8]) -> Caller {
+        let mut caller = Caller { pid, uid, ..Caller::default() };
+        let len = comm.len().min(caller.comm.len());
+        caller.comm[..len].copy_from_slice(&comm[..len]);
+        caller
+    }
+
+    /// The command without the zeros.
+    pub fn command(&self) -> &[u8] {
+        let len = self.comm.iter().position(|b| *b == 0).unwrap_or(self.comm.len());
+        &self.comm[..len]
+    }
 }
 
 /// With whom a transaction conflicted.

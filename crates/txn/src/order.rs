@@ -13,13 +13,11 @@
 //! commit is durable, and it is the next one's turn when that commit is in its place, too.
 //!
 //! Who waits for a turn waits for active transactions, or for some that do not exist yet, so it
-//! must not wait without a limit: see [`Engine::wait_turn`].
+//! must not wait without a limit: see [`crate::Engine::wait_turn`].
 
-use crate::engine::Engine;
 use crate::index::Slab;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 use systx_base::{ORDERS, OrderName, OrderStep, Orders, TxnId};
 
 /// A place in an order.
@@ -181,65 +179,5 @@ impl Groups {
     pub(crate) fn give_back(&mut self, at: u32) {
         self.group_mut(at).reset = None;
         self.tidy(at);
-    }
-}
-
-/// An order that nobody may join, until this is dropped.
-#[must_use = "dropping it lets others join"]
-pub struct Seized<'e> {
-    engine: &'e Engine,
-    at: u32,
-}
-
-impl Drop for Seized<'_> {
-    fn drop(&mut self) {
-        self.engine.state.lock().give_back_order(self.at);
-    }
-}
-
-impl Engine {
-    /// Gives a transaction that has just begun its place in an order, whose numbers are in this
-    /// table.
-    ///
-    /// # Errors
-    /// See [`OrderError`]; the transaction stays as it was.
-    pub fn enlist(&self, t: TxnId, order: &Order, numbers: &Arc<Orders>) -> Result<(), OrderError> {
-        let ended = self.ended.clone();
-        let wake = Box::new(move |_, _: &_| ended.notify_all());
-        self.state.lock().enlist(t, order, numbers, wake)
-    }
-
-    /// The place that a transaction has in an order: what its record has to say, for its number to
-    /// be used up.
-    pub fn place_in_order(&self, t: TxnId) -> Option<Order> {
-        self.state.lock().place_in_order(t)
-    }
-
-    /// Whether it may be decided.  Once it may, it may until it ends.
-    pub fn turn(&self, t: TxnId) -> Turn {
-        self.state.lock().turn(t)
-    }
-
-    /// As [`Engine::turn`], after waiting for it at most `limit` long.
-    ///
-    /// Others wait for who waits here if it is a member with a lower number, and for their numbers
-    /// only; the caller must hold no lock that the others need.
-    pub fn wait_turn(&self, t: TxnId, limit: Duration) -> Turn {
-        self.wait_while(limit, |state| matches!(state.turn(t), Turn::After { .. }));
-        self.turn(t)
-    }
-
-    /// Keeps everybody out of an order, for a reset that is known as `t`.
-    ///
-    /// # Errors
-    /// `Taken`: there are members, or another reset; `Full`.
-    pub fn seize_order(
-        &self,
-        t: TxnId,
-        order: &OrderName,
-        numbers: &Arc<Orders>,
-    ) -> Result<Seized<'_>, OrderError> {
-        let at = self.state.lock().seize_order(t, order, numbers)?;
-        Ok(Seized { engine: self, at })
     }
 }

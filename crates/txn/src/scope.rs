@@ -16,10 +16,8 @@
 //! Plain mutations are above all this, see `plain.rs`: a transaction with a scope has them held as
 //! an aged one does.
 
-use crate::engine::Engine;
 use crate::object::ObjectRef;
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
 use systx_base::{Oid, TxnId};
 
 /// A part of a volume that can be claimed.
@@ -39,6 +37,17 @@ pub enum Part {
 }
 
 impl Part {
+    /// What an object is part of.
+    pub(crate) fn of(o: ObjectRef<'_>) -> Part {
+        match o {
+            ObjectRef::Entry { dir, name } => Part::Name { dir, name: name.into() },
+            ObjectRef::List(dir) => Part::Names(dir),
+            ObjectRef::Attr(oid) | ObjectRef::Size(oid) | ObjectRef::Pages { oid, .. } => {
+                Part::Inode(oid)
+            }
+        }
+    }
+
     fn oid(&self) -> Oid {
         match self {
             Part::Name { dir: oid, .. } | Part::Names(oid) | Part::Inode(oid) => *oid,
@@ -97,7 +106,7 @@ pub struct Claimant {
 pub struct Ahead {
     /// The transaction, which runs, or will be this one.
     pub by: TxnId,
-    /// What it was lined up for, see [`Engine::line_up`].
+    /// What it was lined up for, see [`crate::Engine::line_up`].
     pub client: u32,
     /// It has had its turn.
     pub runs: bool,
@@ -110,7 +119,7 @@ pub struct Ahead {
 pub struct InLine {
     /// The transaction that it will be.
     pub id: TxnId,
-    /// What it was lined up for, see [`Engine::line_up`].
+    /// What it was lined up for, see [`crate::Engine::line_up`].
     pub client: u32,
     /// Who has to be waited for; `None`: it is its turn.
     pub ahead: Option<Ahead>,
@@ -151,7 +160,7 @@ impl Scopes {
         self.line.len()
     }
 
-    /// See [`Engine::line_up`].
+    /// See [`crate::Engine::line_up`].
     pub(crate) fn line_up(
         &mut self,
         Claimant { id, client, guest }: Claimant,
@@ -221,8 +230,8 @@ impl Scopes {
         })
     }
 
-    /// See [`Engine::in_line`].
-    fn waiting(&self) -> Vec<InLine> {
+    /// See [`crate::Engine::in_line`].
+    pub(crate) fn waiting(&self) -> Vec<InLine> {
         let waiting = self.line.values().filter(|scope| !scope.runs);
         let of = |s: &Scope| InLine { id: s.id, client: s.client, ahead: self.ahead(s.id) };
         waiting.map(of).collect()
@@ -271,46 +280,5 @@ impl Scopes {
             let meets = |c: &&Claim| (c.write || write) && c.part.contains(o);
             scope.claims_on(o.oid()).find(meets).map(|c| (scope.id, c.write))
         })
-    }
-}
-
-impl Engine {
-    /// Puts a transaction that is still to begin, `who`, in line with a scope: at the end, or at a
-    /// place that an earlier call returned (`since`).  That is taken over with other claims, from
-    /// the same one, or from another one that was begun and has to be aborted.  Returns its place.
-    ///
-    /// It leaves by [`Engine::leave_line`], or with the end or the loss of the transaction that
-    /// [`Engine::begin`] makes of it.
-    pub fn line_up(&self, who: Claimant, claims: Vec<Claim>, since: Option<u64>) -> u64 {
-        let place = self.state.lock().line_up(who, claims, since);
-        if since.is_some() {
-            // It may claim less than before.
-            self.ended.notify_all();
-        }
-        place
-    }
-
-    /// Waits at most `limit` for the turn of one in line; from then on what it claims is kept for
-    /// it.
-    ///
-    /// Who waits holds nothing but its place; the caller must hold no lock that others need to end.
-    ///
-    /// # Errors
-    /// Who is ahead.
-    pub fn await_scope(&self, id: TxnId, limit: Duration) -> Result<(), Ahead> {
-        self.wait_while(limit, |state| state.scopes.ahead(id).is_some());
-        self.state.lock().scopes.admit(id)
-    }
-
-    /// Who is in line and has not had its turn, in that order.
-    pub fn in_line(&self) -> Vec<InLine> {
-        self.state.lock().scopes.waiting()
-    }
-
-    /// It waits no more.  Nothing happens if its transaction has begun, or it is not in line.
-    pub fn leave_line(&self, id: TxnId) {
-        if self.state.lock().leave_line(id) {
-            self.ended.notify_all();
-        }
     }
 }

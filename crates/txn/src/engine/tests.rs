@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::PAGE;
 use crate::policy::{Choice, Contender};
+use crate::{Isolation, PAGE};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use systx_base::Oid;
@@ -57,7 +57,7 @@ fn lost(engine: &Engine, t: TxnId) -> (Object, Opponent, Side, Side) {
 }
 
 fn check(engine: &Engine) {
-    engine.state.lock().check();
+    engine.state.lock().units.check();
 }
 
 #[test]

@@ -6,8 +6,7 @@
 
 use super::super::*;
 use super::Nices;
-use crate::Stalled;
-use crate::plain::{Caller, Mutation, Plain, Stall};
+use crate::{Caller, Isolation, Mutation, Plain, Stall, Stalled};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use systx_base::Oid;
@@ -772,7 +771,7 @@ proptest! {
             perform(&e, &mut m, (&mut guards, &mut stalls), step)?;
             end_stalls(&mut m, &mut stalls, step)?;
             compare(&e, &m)?;
-            e.state.lock().check();
+            e.state.lock().units.check();
         }
         drop(guards);
         for t in 1..=TXNS {

@@ -1,7 +1,7 @@
 //! Plain reads and mutations, case by case.
 
 use super::*;
-use crate::plain::{Caller, Mutation, Plain, Stall};
+use crate::{Caller, Mutation, Plain, Stall};
 use std::time::Duration;
 
 fn who() -> Caller {

@@ -1,7 +1,7 @@
 //! The engine under real threads.
 
 use super::*;
-use crate::plain::{Caller, Plain, Stall};
+use crate::{Caller, Plain, Stall};
 
 // ---- threads ----
 

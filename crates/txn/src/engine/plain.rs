@@ -10,49 +10,14 @@
 //!
 //! While no transaction is open a mutation only passes a gate, see `gate.rs`.
 
-use crate::engine::{Engine, tell};
+use super::{Engine, tell};
 use crate::gate::Pass;
-use crate::object::ObjectRef;
-use crate::state::{Entered, Fallout, State};
+use crate::object::{Caller, ObjectRef};
+use crate::state::{Entered, State};
+use crate::terms::Stall;
+use crate::units::Fallout;
 use std::time::{Duration, Instant};
 use systx_base::{Oid, TxnId};
-
-/// A program outside every transaction, as its losers are told.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Caller {
-    /// Its process; 0 if the kernel did not say, as for pages that it writes back.
-    pub pid: u32,
-    /// Whose it is.
-    pub uid: u32,
-    /// Its command as in `/proc/PID/comm`, filled up with zeros; all zeros if nobody looked.
-    pub comm: [u8; 16],
-}
-
-impl Caller {
-    /// Longer commands are cut, as the kernel does.
-    pub fn new(pid: u32, uid: u32, comm: &[u8]) -> Caller {
-        let mut caller = Caller { pid, uid, ..Caller::default() };
-        let len = comm.len().min(caller.comm.len());
-        caller.comm[..len].copy_from_slice(&comm[..len]);
-        caller
-    }
-
-    /// The command without the zeros.
-    pub fn command(&self) -> &[u8] {
-        let len = self.comm.iter().position(|b| *b == 0).unwrap_or(self.comm.len());
-        &self.comm[..len]
-    }
-}
-
-/// Whether a mutation may be held for an aged transaction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stall {
-    /// It waited long enough, or waiting would hold a lock of the kernel that others need: a rename
-    /// between directories, a change of a directory's own attributes.
-    Never,
-    /// If a transaction asks for it, see [`Engine::reserve`].
-    Bounded,
-}
 
 /// Answer to a plain mutation.
 #[derive(Debug)]
@@ -151,19 +116,19 @@ impl Engine {
 
     /// Whether this transaction has read or written any part of an object.
     pub fn holds(&self, t: TxnId, o: ObjectRef<'_>) -> bool {
-        self.state.lock().holds(t, o)
+        self.state.lock().units.holds(t, o)
     }
 
     /// Whether any transaction has read or written an object.
     pub fn is_held(&self, o: ObjectRef<'_>) -> bool {
-        self.gate.is_closed() && self.state.lock().is_held(o)
+        self.gate.is_closed() && self.state.lock().units.is_held(o)
     }
 
     /// Whether a plain mutation of an inode's attributes, length or content is being performed: one
     /// look at the inode may find it half done, as a new ctime beside an old mtime. One that has
     /// ended has moved [`Engine::moment`], which is to be asked after this.
     pub fn is_changing(&self, inode: Oid) -> bool {
-        self.gate.is_closed() && self.state.lock().is_changing(inode)
+        self.gate.is_closed() && self.state.lock().units.is_changing(inode)
     }
 
     fn mutation(&self, way: Way, doomed: Vec<TxnId>) -> Mutation<'_> {
@@ -184,22 +149,23 @@ impl Engine {
 
     /// A transaction that has asked for that and has read content of a file, but not changed it.
     pub fn reserved_for(&self, file: Oid) -> Option<TxnId> {
-        if self.gate.is_closed() { self.state.lock().reserved_for(file) } else { None }
+        if self.gate.is_closed() { self.state.lock().units.reserved_for(file) } else { None }
     }
 
     /// Whether it has asked for that, and is still active.
     pub fn is_reserved(&self, t: TxnId) -> bool {
-        self.state.lock().is_reserved(t)
+        self.state.lock().units.is_reserved(t)
     }
 
     /// Blocks until a transaction has ended or lost, at most `limit` long; whether it has.
     pub fn wait_ended(&self, t: TxnId, limit: Duration) -> bool {
-        self.wait_while(limit, |state| state.stands(t))
+        self.wait_while(limit, |state| state.units.stands(t))
     }
 
     /// Waits as long as this holds, at most `limit` long; whether it has ceased to.
     pub(crate) fn wait_while(&self, limit: Duration, holds: impl Fn(&State) -> bool) -> bool {
-        // As in `again.rs`, and nowhere else in this crate; no answer of the engine depends on it.
+        // As in `again.rs` beside this, and nowhere else in this crate; no answer of the engine
+        // depends on it.
         let until = Instant::now().checked_add(limit);
         let mut state = self.state.lock();
         let mut left = until.map(|_| limit);
