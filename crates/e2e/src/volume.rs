@@ -43,6 +43,12 @@ impl<'a> Mounted<'a> {
         Mounted::of_image(lab, &[])
     }
 
+    /// That writes so much of a file together.
+    pub fn paged(lab: &'a Lab, size: &str, page: &str) -> Mounted<'a> {
+        lab.do_systx(["mkfs", "image", "--size", size, "--page", page]).ok();
+        Mounted::of_image(lab, &[])
+    }
+
     fn made(lab: &'a Lab, size: &str, how: &'static [&'static str]) -> Mounted<'a> {
         lab.do_systx(["mkfs", "image", "--size", size, "--label", "a volume"]).ok();
         Mounted::of_image(lab, how)

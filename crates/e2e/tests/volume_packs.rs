@@ -1,4 +1,5 @@
-//! A volume that compresses what is cold, mounted: programs, runs and undo notice only the space.
+//! Options of `mkfs`, mounted: of a volume that compresses what is cold programs, runs and undo
+//! notice only the space, and of the size of its pages and segments nothing.
 
 use std::time::Instant;
 use systx_e2e::lab;
@@ -96,15 +97,70 @@ fn a_volume_that_is_not_mounted_is_compressed_by_the_command() {
 }
 
 #[test]
-fn segments_are_as_large_as_was_said() {
+fn segments_and_pages_are_as_large_as_was_said() {
     let lab = lab!();
     let said = lab.do_systx(["mkfs", "image", "--size", "64M", "--segment", "512K"]).ok().err;
     assert!(said.contains("segments of 524.3 kB"), "{said}");
-    for (segment, why) in [("100K", "no size for a segment"), ("64M", "24 segments are needed")] {
-        let refused =
-            lab.do_systx(["mkfs", "image", "--size", "64M", "--segment", segment, "--force"]);
+    for (option, size, why) in [
+        ("--segment", "100K", "no size for a segment"),
+        ("--segment", "64M", "24 segments are needed"),
+        ("--page", "12K", "no size for a page"),
+        ("--page", "128K", "no size for a page"),
+    ] {
+        let refused = lab.do_systx(["mkfs", "image", "--size", "64M", option, size, "--force"]);
         assert_eq!(refused.code, 1, "{}", refused.err);
         assert!(refused.err.contains(why), "{}", refused.err);
     }
     lab.do_systx(["fsck", "image"]).ok();
+}
+
+/// Programs and a run overwrite parts of the same pages at once; undo takes the run back and leaves
+/// the programs' part.
+#[test]
+fn programs_runs_and_undo_on_a_volume_of_larger_pages() {
+    let lab = lab!();
+    let v = Mounted::paged(&lab, "48M", "16K");
+    v.sh("head -c 4000000 /dev/urandom > f; sync f; cp f before").ok();
+    let sum = |of: &str| v.sh(&format!("sha256sum < {of}")).ok().out;
+    let before = sum("f");
+    // Every second block of 4096 bytes is the run's, in some of them a part.
+    let each = |from: u64, text: &str, bytes: u64| {
+        format!(
+            "for n in $(seq {from} 14 900); do printf '%s %{bytes}s' {text} $n | \
+             dd of=f bs=4096 seek=$n conv=notrunc 2>/dev/null; done; sync f"
+        )
+    };
+    let within = |args: &[&str]| {
+        let mut command = lab.systx(args);
+        command.current_dir(&v.dir);
+        command
+    };
+    let change = format!("{}; {}", each(0, "run", 4092), each(2, "run", 20));
+    std::thread::scope(|s| {
+        let run = within(&["run", "--retries", "20", "--", "sh", "-c", &change]);
+        let run = s.spawn(|| finish(run, Limits::default(), &lab));
+        v.sh(&each(1, "program", 100)).ok();
+        run.join().unwrap().ok();
+    });
+    let both = sum("f");
+    finish(within(&["undo"]), Limits::default(), &lab).ok();
+    v.sh("cp f after; cp before f; sync f").ok();
+    v.sh(&each(1, "program", 100)).ok();
+    assert_eq!(sum("f"), sum("after"), "what the program wrote stays, the run is taken back");
+    v.again();
+    assert_eq!(sum("f"), sum("after"));
+    assert_eq!(sum("before"), before);
+    assert_ne!(both, before);
+    v.umount();
+    lab.do_systx(["fsck", "image"]).ok();
+    assert!(lab.do_systx(["df", "image", "--json"]).ok().out.contains("\"page_size\":16384"));
+    // What is sent is the content: a copy has pages of its own size.
+    lab.do_systx(["snapshot", "image", "all"]).ok();
+    lab.do_systx(["mkfs", "copy", "--size", "48M", "--page", "64K", "--force"]).ok();
+    let systx = systx_binary().display();
+    shell(&lab, &lab.root(), 60, &format!("{systx} send image | {systx} receive copy")).ok();
+    lab.do_systx(["fsck", "copy"]).ok();
+    lab.do_systx(["mount", "copy", "v"]).ok();
+    assert_eq!(sum("before"), before);
+    assert_eq!(sum("f"), sum("after"));
 }

@@ -28,8 +28,13 @@ fn budget() -> u64 {
 
 /// A disk with a volume, and nothing recorded of how it was made.
 fn fresh() -> (Arc<SimDisk>, Arc<VolumeStore>) {
+    fresh_clusters(1)
+}
+
+/// That writes so many pages of a file together.
+fn fresh_clusters(cluster: u32) -> (Arc<SimDisk>, Arc<VolumeStore>) {
     let disk = Arc::new(SimDisk::new(BLOCKS));
-    common::volume::make(disk.clone());
+    common::volume::make_clusters(disk.clone(), cluster);
     drop(open(disk.clone()));
     let disk = Arc::new(disk.copy());
     let store = open(disk.clone());
@@ -103,7 +108,7 @@ fn mark(disk: &SimDisk, begun: usize, durable: usize) {
 }
 
 fn workload(seed: u64, count: usize, fault: Fault) -> Run {
-    let (disk, store) = fresh();
+    let (disk, store) = fresh_clusters([1, 4, 16][(seed % 3) as usize]);
     disk.fault(fault);
     let mut trees = vec![dump(&store)];
     let mut draw = mix(seed + 1);
@@ -194,8 +199,8 @@ fn a_power_cut_leaves_the_acknowledged_commits_and_whole_ones() {
 
 /// Undos of undos of a file that is too large for its record, so that blocks go to and fro between
 /// it and what is kept of it; with checkpoints and cleaning in between.
-fn to_and_fro() -> Run {
-    let (disk, store) = fresh();
+fn to_and_fro(cluster: u32) -> Run {
+    let (disk, store) = fresh_clusters(cluster);
     let mut trees = vec![dump(&store)];
     for (n, of) in (1..).zip([0, 0, 2, 3, 2, 0, 6, 5, 2]) {
         let (kind, undo) = match of {
@@ -231,15 +236,19 @@ fn to_and_fro() -> Run {
 
 #[test]
 fn a_power_cut_leaves_all_of_what_an_undo_moves_or_nothing() {
-    let seen = crashes(&to_and_fro(), Cuts { each: 12, seed: 7 }).unwrap_or_else(|e| panic!("{e}"));
-    println!("{seen} crashes");
-    assert!(seen > 100, "{seen}");
+    for cluster in [1, 8] {
+        let run = to_and_fro(cluster);
+        let seen = crashes(&run, Cuts { each: 12, seed: 7 });
+        let seen = seen.unwrap_or_else(|e| panic!("{cluster}: {e}"));
+        println!("{seen} crashes");
+        assert!(seen > 100, "{seen}");
+    }
 }
 
 /// Commits that overwrite different pages of one file, two in a group and a third one before they
 /// are applied, which are then applied in any order.
-fn side_by_side() -> Run {
-    let (disk, store) = fresh();
+fn side_by_side(cluster: u32) -> Run {
+    let (disk, store) = fresh_clusters(cluster);
     let len = 9 * BLOCK as u64 - 500;
     let mut trees = vec![dump(&store)];
     let mut sets = Sets::new(&store);
@@ -281,10 +290,13 @@ fn side_by_side() -> Run {
 
 #[test]
 fn a_power_cut_leaves_whole_ones_of_commits_that_share_a_file() {
-    let seen =
-        crashes(&side_by_side(), Cuts { each: 12, seed: 3 }).unwrap_or_else(|e| panic!("{e}"));
-    println!("{seen} crashes");
-    assert!(seen > 100, "{seen}");
+    for cluster in [1, 4] {
+        let run = side_by_side(cluster);
+        let seen = crashes(&run, Cuts { each: 12, seed: 3 });
+        let seen = seen.unwrap_or_else(|e| panic!("{cluster}: {e}"));
+        println!("{seen} crashes");
+        assert!(seen > 100, "{seen}");
+    }
 }
 
 /// A suite that passes with the barrier missing would prove nothing about it.

@@ -147,6 +147,7 @@ fn main() {
     let label = "bench".to_owned();
     let format = Format {
         segment_blocks: 256,
+        cluster: 1,
         id: [8; 16],
         label,
         owner: (0, 0),

@@ -88,10 +88,11 @@ impl Bench {
     fn open(image: &str, policy: &str, percent: u64, clients: u64) -> Bench {
         let inner = FileDevice::open(Path::new(image)).unwrap();
         let dev = Arc::new(Counting { inner, bytes: AtomicU64::new(0) });
-        let segment_blocks = systx_lfs::fitting(dev.blocks()).unwrap().segment_blocks;
+        let segment_blocks = systx_lfs::fitting(dev.blocks(), 1).unwrap().segment_blocks;
         let label = "bench".to_owned();
         let format = Format {
             segment_blocks,
+            cluster: 1,
             id: [8; 16],
             label,
             owner: (0, 0),

@@ -302,11 +302,12 @@ impl Client {
 fn load(image: &str, accounts: u64) {
     let dev: Arc<dyn Device> = Arc::new(FileDevice::open(Path::new(image)).unwrap());
     let label = "tpcb".to_owned();
-    let segment_blocks = systx_lfs::fitting(dev.blocks()).unwrap().segment_blocks;
+    let segment_blocks = systx_lfs::fitting(dev.blocks(), 1).unwrap().segment_blocks;
     mkfs(
         dev.clone(),
         &Format {
             segment_blocks,
+            cluster: 1,
             id: [8; 16],
             label,
             owner: (0, 0),

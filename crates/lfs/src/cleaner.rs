@@ -178,15 +178,24 @@ pub fn worst(found: &[Scatter], segment_blocks: u32) -> Option<Scatter> {
 /// # Errors
 /// What reading says.
 pub fn coalesce(state: &mut State, ino: Ino, from: u64, max: u64) -> Result<(u64, Option<u64>)> {
-    let pages: Vec<(u64, Place)> = match state.tree.get(ino)?.pages() {
+    let mut pages: Vec<(u64, Place)> = match state.tree.get(ino)?.pages() {
         Some(pages) => {
             let range = pages.range(from..).take(max as usize);
             range.filter_map(|(n, p)| Some((*n, p.place?))).collect()
         }
         None => return Ok((0, None)),
     };
+    let mut more = pages.last().filter(|_| pages.len() as u64 == max).map(|(page, _)| page + 1);
+    if let Some(next) = &mut more {
+        // A cluster is written at once.
+        let first = state.tree.env.geometry.cluster_of(*next).start;
+        let whole = pages.partition_point(|(page, _)| *page < first);
+        if whole > 0 {
+            pages.truncate(whole);
+            *next = first;
+        }
+    }
     let count = pages.len() as u64;
-    let more = pages.last().filter(|_| count == max).map(|(page, _)| page + 1);
     let jumps = pages.windows(2).filter(|two| !two[0].1.leads_to(&two[1].1)).count() as u64;
     if jumps <= count / TOGETHER {
         return Ok((0, more));
@@ -420,11 +429,14 @@ pub fn live(
             at += u64::from(entry.payload());
         }
     }
+    // No cluster lies in two packs.
+    let (geometry, pack) = (state.tree.env.geometry, PACK_PAGES as u64);
+    let within = |page: u64| geometry.cluster_of(page).end;
     let mut all: Vec<Loose> = Vec::new();
     for (ino, pages) in files {
         for (page, place) in pages {
             match all.last_mut() {
-                Some(last) if last.ino == ino && page - last.pages[0].0 < PACK_PAGES as u64 => {
+                Some(last) if last.ino == ino && within(page) - last.pages[0].0 <= pack => {
                     last.pages.push((page, place));
                 }
                 _ => all.push(Loose { ino, pages: vec![(page, place)] }),

@@ -11,6 +11,8 @@ pub const BLOCK: usize = 4096;
 pub const FIXED: u64 = 8;
 /// Fewest and most blocks of a segment.
 pub const SEGMENT_BLOCKS: std::ops::RangeInclusive<u32> = 16..=16384;
+/// Most pages of a cluster, which is a power of two, and a quarter of a segment at most.
+pub const CLUSTER_MAX: u32 = 16;
 /// Fewest segments of a volume.
 pub const SEGMENTS_MIN: u32 = 24;
 /// Versions of the format.  In the first one the region of even checkpoints was empty until there
@@ -18,6 +20,8 @@ pub const SEGMENTS_MIN: u32 = 24;
 const PLAIN: u32 = 2;
 /// The one that may have packs.
 const PACKED: u32 = 3;
+/// The one that says how many pages are a cluster, and whether it may have packs.
+const CLUSTERED: u32 = 4;
 /// Copies of a checkpoint in its region: a damaged block alone does not cost a checkpoint.
 pub const COPIES: u64 = 2;
 /// Most runs of blocks of a blob that a checkpoint names.
@@ -48,20 +52,28 @@ pub struct Geometry {
     pub segment_blocks: u32,
     /// Number of segments.
     pub segments: u32,
+    /// Pages of a file that are written together: a cluster.  Clusters begin at multiples of it.
+    pub cluster: u32,
 }
 
 impl Geometry {
     /// The geometry of a device.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the size of a segment is out of range or the device too small.
-    pub fn new(blocks: u64, segment_blocks: u32) -> Result<Self> {
+    /// [`Error::Invalid`] if the size of a segment or of a cluster is out of range or the device
+    /// too small.
+    pub fn new(blocks: u64, segment_blocks: u32, cluster: u32) -> Result<Self> {
         if !SEGMENT_BLOCKS.contains(&segment_blocks) {
             return Err(Error::Invalid("segments have 16 to 16384 blocks"));
         }
+        if !cluster.is_power_of_two() || cluster > CLUSTER_MAX.min(segment_blocks / 4) {
+            return Err(Error::Invalid(
+                "a page has 1 to 16 blocks, a quarter of a segment at most",
+            ));
+        }
         let segments = blocks.saturating_sub(FIXED + 1) / u64::from(segment_blocks);
         let segments = u32::try_from(segments).unwrap_or(u32::MAX);
-        let geometry = Geometry { segment_blocks, segments };
+        let geometry = Geometry { segment_blocks, segments, cluster };
         if segments < SEGMENTS_MIN {
             return Err(Error::Invalid("the device is too small: 24 segments are needed"));
         }
@@ -88,9 +100,16 @@ impl Geometry {
     }
 
     /// Blocks of a segment that can be counted on: the rest are summaries and what is left over
-    /// where a piece did not fit.
+    /// where a piece, or a cluster, did not fit.
     pub fn usable(&self) -> u32 {
-        self.segment_blocks - 6 - self.segment_blocks / 32
+        self.segment_blocks - 5 - self.segment_blocks / 32 - self.cluster
+    }
+
+    /// The pages of the cluster of a page.
+    pub fn cluster_of(&self, page: u64) -> std::ops::Range<u64> {
+        let cluster = u64::from(self.cluster);
+        let first = page - page % cluster;
+        first..first + cluster
     }
 
     /// Whether all of some blocks is in one segment.
@@ -151,17 +170,22 @@ impl Super {
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::new();
         e.u64(SUPER_MAGIC);
-        e.u32(match self.compression {
+        let format = match self.compression {
+            _ if self.geometry.cluster > 1 => CLUSTERED,
             Compression::Off => PLAIN,
             Compression::Zstd => PACKED,
-        });
+        };
+        e.u32(format);
         put_id(&mut e, &self.id);
         e.u32(self.geometry.segment_blocks);
         e.u32(self.geometry.segments);
         e.u64(self.blocks);
         e.bytes(self.label.as_bytes());
-        if self.compression == Compression::Zstd {
-            e.u8(1);
+        if format >= PACKED {
+            e.u8(u8::from(self.compression.is_on()));
+        }
+        if format >= CLUSTERED {
+            e.u8(self.geometry.cluster.ilog2() as u8);
         }
         sealed(e)
     }
@@ -179,7 +203,7 @@ impl Super {
         unsealed(block, what, at)?;
         let bad = Error::undecodable(what, at);
         let format = d.u32().map_err(&bad)?;
-        if !(1..=PACKED).contains(&format) {
+        if !(1..=CLUSTERED).contains(&format) {
             return Err(Error::NotAVolume("an unknown version of the format"));
         }
         let id = get_id(&mut d).map_err(&bad)?;
@@ -187,17 +211,22 @@ impl Super {
         let segments = d.u32().map_err(&bad)?;
         let blocks = d.u64().map_err(&bad)?;
         let label = String::from_utf8_lossy(d.bytes().map_err(&bad)?).into_owned();
-        let geometry = Geometry { segment_blocks, segments };
-        if Geometry::new(blocks, segment_blocks).ok() != Some(geometry) {
-            return Err(Error::corrupt(what, at, "sizes that cannot be"));
-        }
         let compression = match format {
-            PACKED => match d.u8().map_err(&bad)? {
+            PACKED.. => match d.u8().map_err(&bad)? {
+                0 if format > PACKED => Compression::Off,
                 1 => Compression::Zstd,
                 _ => return Err(Error::NotAVolume("an unknown compression")),
             },
             _ => Compression::Off,
         };
+        let cluster = match format {
+            CLUSTERED => 1_u32.checked_shl(d.u8().map_err(&bad)?.into()).unwrap_or(0),
+            _ => 1,
+        };
+        let geometry = Geometry { segment_blocks, segments, cluster };
+        if Geometry::new(blocks, segment_blocks, cluster).ok() != Some(geometry) {
+            return Err(Error::corrupt(what, at, "sizes that cannot be"));
+        }
         Ok(Super { id, geometry, blocks, label, compression })
     }
 }

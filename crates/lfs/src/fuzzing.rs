@@ -27,6 +27,7 @@ fn made() -> Option<(Arc<MemDevice>, State)> {
     let dev = Arc::new(MemDevice::new(9 + 24 * 16));
     let format = Format {
         segment_blocks: 16,
+        cluster: 1,
         id: ID,
         label: String::new(),
         owner: (0, 0),
@@ -45,7 +46,7 @@ pub fn structures(bytes: &[u8]) {
     let _ = Stored::decode(&mut d.clone());
     let _ = Blob::decode(&mut d);
     let _ = Root::decode(bytes, 0);
-    let geometry = Geometry { segment_blocks: 16, segments: 24 };
+    let geometry = Geometry { segment_blocks: 16, segments: 24, cluster: 1 };
     let mut table = bytes.to_vec();
     table.resize(24 * 16, 0);
     let _ = Usage::decode(&table, geometry);

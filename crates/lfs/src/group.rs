@@ -8,6 +8,7 @@ use crate::object::{Bytes, Object, Place};
 use crate::piece::{Builder, Header, Purpose};
 use crate::tree::Tree;
 use crate::usage::Usage;
+use std::ops::Range;
 use systx_base::Time;
 use systx_base::codec::Encoder;
 
@@ -55,6 +56,8 @@ pub struct Group<'a> {
     time: Time,
     builder: Builder,
     targets: Vec<Target>,
+    /// That of the last page.
+    cluster: Option<(Ino, u64)>,
     first: bool,
     done: Assembled,
 }
@@ -83,9 +86,9 @@ impl<'a> Group<'a> {
         purpose: Purpose,
         time: Time,
     ) -> Group<'a> {
-        let (builder, targets, done) = Default::default();
+        let (builder, targets, cluster, done) = Default::default();
         let first = true;
-        Group { head, usage, geometry, id, purpose, time, builder, targets, first, done }
+        Group { head, usage, geometry, id, purpose, time, builder, targets, cluster, first, done }
     }
 
     /// Appends an entry without blocks.
@@ -109,6 +112,28 @@ impl<'a> Group<'a> {
         self.builder.push_block(entry, bytes, block);
         self.targets.push(target);
         Ok(())
+    }
+
+    /// Appends a page of a file.  `blocks` says how many pages of a range will be appended: those
+    /// of one cluster come to lie beside each other.
+    ///
+    /// # Errors
+    /// As [`Group::entry`].
+    pub fn page(
+        &mut self,
+        ino: Ino,
+        page: u64,
+        block: Bytes,
+        blocks: impl FnOnce(Range<u64>) -> usize,
+    ) -> Result<()> {
+        let (entry, cluster) = (Entry::Data(ino, page, 1), self.geometry.cluster_of(page));
+        let this = Some((ino, cluster.start));
+        if self.geometry.cluster > 1 && std::mem::replace(&mut self.cluster, this) != this {
+            let blocks = blocks(cluster);
+            // With what is said of holes between them.
+            self.make_room(2 * blocks * encoded(&entry), blocks)?;
+        }
+        self.block(entry, block, Target::Page(ino, page))
     }
 
     /// Appends the blocks of a pack, which lie beside each other, with their entry.

@@ -4,10 +4,11 @@
 use crate::entry::{Entry, PagePacked};
 use crate::error::Result;
 use crate::format::Ino;
-use crate::group::{Group, Moved, Target};
+use crate::group::{Group, Moved};
 use crate::object::{Page, Place};
 use crate::tree::Tree;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Most places in one entry.
 const PLACES: usize = 64;
@@ -38,6 +39,8 @@ pub struct Pending {
     pub packs: Vec<Moved>,
     /// The pages of these.
     packed: BTreeSet<(Ino, u64)>,
+    /// Pages that are written as they are, since others of their cluster are written.
+    along: BTreeSet<(Ino, u64)>,
 }
 
 impl Pending {
@@ -80,6 +83,33 @@ impl Pending {
     /// Whether a page waits to be written.
     pub fn has_page(&self, ino: Ino, page: u64) -> bool {
         self.pages.get(&ino).is_some_and(|pages| pages.get(&page) == Some(&true))
+    }
+
+    /// Whether anything about a page waits.
+    pub fn waits(&self, ino: Ino, page: u64) -> bool {
+        self.pages.get(&ino).is_some_and(|pages| pages.contains_key(&page))
+    }
+
+    /// A page of which nothing waits is written as it is.
+    pub fn along(&mut self, ino: Ino, page: u64) {
+        self.page(ino, page, true);
+        self.along.insert((ino, page));
+    }
+
+    /// Number of these.
+    pub fn along_count(&self) -> u64 {
+        self.along.len() as u64
+    }
+
+    /// These, of which some may have been changed or be gone by now.
+    pub fn take_along(&mut self) -> BTreeSet<(Ino, u64)> {
+        std::mem::take(&mut self.along)
+    }
+
+    /// The opposite of [`Pending::along`].
+    pub fn leave(&mut self, ino: Ino, page: u64) {
+        let was = self.pages.get_mut(&ino).and_then(|pages| pages.remove(&page));
+        was.into_iter().for_each(|is_block| self.count(is_block, -1));
     }
 
     /// Pages are written as a pack, those of them that nobody changes before.
@@ -158,6 +188,7 @@ fn write_pages(
 ) -> Result<()> {
     let mut spilled: Option<(u64, Vec<Place>)> = None;
     let mut hole: Option<(u64, u32)> = None;
+    let blocks = |of: Range<u64>| pages.range(of).filter(|(_, is_block)| **is_block).count();
     for page in pages.keys() {
         let found = all.get(page);
         let place = found.filter(|p| p.memory.is_none()).and_then(|p| p.place);
@@ -184,8 +215,7 @@ fn write_pages(
             (Some(_), Some(place)) => spilled = Some((*page, vec![place])),
             (Some(found), None) => {
                 if let Some(bytes) = &found.memory {
-                    let target = Target::Page(ino, *page);
-                    group.block(Entry::Data(ino, *page, 1), bytes.clone(), target)?;
+                    group.page(ino, *page, bytes.clone(), blocks)?;
                 }
             }
         }

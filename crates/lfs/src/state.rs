@@ -1,6 +1,7 @@
 //! What an open volume knows: the committed tree, what of it the log does not have yet, and the
 //! space.
 
+mod along;
 mod apply;
 mod cover;
 mod past;
@@ -378,6 +379,7 @@ impl State {
     /// # Errors
     /// [`Error::NoSpace`] although space was reserved; then the volume is poisoned.
     pub fn assemble(&mut self, purpose: Purpose) -> Result<Assembled> {
+        self.read_along();
         let now = (self.tree.env.clock)();
         let ids = (self.tree.env.geometry, self.tree.env.id);
         let pending = std::mem::take(&mut self.pending);

@@ -51,7 +51,8 @@ pub fn mend(dev: &dyn Device, sup: &Super) -> Result<()> {
 /// too large for segments of this size.  Nothing has changed then.
 pub fn grow(dev: &dyn Device) -> Result<(Super, Super)> {
     let before = read_super(dev)?;
-    let geometry = Geometry::new(dev.blocks(), before.geometry.segment_blocks)?;
+    let Geometry { segment_blocks, cluster, .. } = before.geometry;
+    let geometry = Geometry::new(dev.blocks(), segment_blocks, cluster)?;
     let after = Super { geometry, blocks: dev.blocks(), ..before.clone() };
     let block = after.encode();
     dev.write(after.blocks - 1, &block)?;

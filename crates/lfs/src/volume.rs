@@ -42,6 +42,9 @@ use systx_base::sync::{Event, Guard, Mutex, rank};
 pub struct Format {
     /// Blocks of a segment, [`crate::format::SEGMENT_BLOCKS`].
     pub segment_blocks: u32,
+    /// Pages of a file that are written together: 1, or a power of two up to
+    /// [`crate::format::CLUSTER_MAX`].
+    pub cluster: u32,
     /// Identity, random.
     pub id: VolumeId,
     /// A name for persons, at most 255 bytes.
@@ -81,19 +84,21 @@ pub struct Volume {
     views: Mutex<BTreeMap<String, Arc<()>>>,
 }
 
-/// How a device of so many blocks is best divided: into segments of 1 MiB, shorter ones where that
-/// leaves more of a small device, longer ones where a large one would have too many.
+/// How a device of so many blocks, of which `cluster` are written together, is best divided: into
+/// segments of 1 MiB, shorter ones where that leaves more of a small device, longer ones where a
+/// large one would have too many.
 ///
 /// # Errors
 /// [`Error::Invalid`] if the device is too small or too large.
-pub fn fitting(blocks: u64) -> Result<Geometry> {
+pub fn fitting(blocks: u64, cluster: u32) -> Result<Geometry> {
     let lengths = |of: std::ops::RangeInclusive<u32>| of.map(|shift| 1 << shift);
-    let all = lengths(4..=8).filter_map(|segment| Geometry::new(blocks, segment).ok());
+    let new = |segment| Geometry::new(blocks, segment, cluster);
+    let all = lengths(4..=8).filter_map(|segment| new(segment).ok());
     match all.max_by_key(capacity) {
         Some(best) => Ok(best),
         None => lengths(9..=14)
-            .find_map(|segment| Geometry::new(blocks, segment).ok())
-            .map_or_else(|| Geometry::new(blocks, *SEGMENT_BLOCKS.start()), Ok),
+            .find_map(|segment| new(segment).ok())
+            .map_or_else(|| new((*SEGMENT_BLOCKS.start()).max(cluster.saturating_mul(4))), Ok),
     }
 }
 
@@ -105,7 +110,7 @@ pub fn fitting(blocks: u64) -> Result<Geometry> {
 /// # Errors
 /// [`Error::Invalid`] if the device is too small; [`Error::Io`].
 pub fn mkfs(dev: Arc<dyn Device>, format: &Format, clock: Clock) -> Result<()> {
-    let geometry = Geometry::new(dev.blocks(), format.segment_blocks)?;
+    let geometry = Geometry::new(dev.blocks(), format.segment_blocks, format.cluster)?;
     if format.label.len() > 255 {
         return Err(Error::Invalid("a label has at most 255 bytes"));
     }
@@ -383,7 +388,8 @@ impl Volume {
             self.wait_for_writer(&mut state)?;
             self.make_room(&mut state, need)?;
         }
-        let blocks = txn.blocks();
+        let (blocks, waited) = (txn.blocks(), state.pending.blocks());
+        let written = state.written(&txn);
         let cover = if hidden { Some(Cover::of(&mut state, &txn)?) } else { None };
         cover.iter().for_each(|cover| state.hold_for(cover));
         if let Err(error) = state.apply(&mut txn) {
@@ -391,6 +397,7 @@ impl Volume {
             return Err(error);
         }
         *promise = None;
+        state.write_along(&written);
         let ticket = state.flow.applied;
         if let Some(cover) = cover {
             state.cover(ticket, cover)?;
@@ -400,6 +407,8 @@ impl Volume {
             self.work.notify_all();
         }
         if state.is_short() && !removes {
+            // With what is written along.
+            let blocks = blocks.max(state.pending.blocks().saturating_sub(waited));
             // The commit is decided: what is damaged elsewhere is not its error.
             let _ = cleaner::pay(&mut state, blocks);
         }

@@ -7,21 +7,27 @@
 mod common;
 
 use common::acts::Act;
-use common::power::{Step, crashes, cuts, damaged, judge, lied, newest, record, take, workload};
-use common::{BLOCKS, budget, bytes, commit, dump, file, format, fresh, made, open, tree};
+use common::power::{
+    Step, crashes, cuts, damaged, judge, lied, newest, record, record_clusters, take, workload,
+};
+use common::{
+    BLOCKS, budget, bytes, cluster_of, commit, dump, file, format, fresh, fresh_as, made, open,
+    tree,
+};
 use std::sync::Arc;
 use systx_base::Kind;
 use systx_lfs::device::{Device, Fault, SimDisk};
 use systx_lfs::format::{BLOCK, ROOT};
 use systx_lfs::fsck::check;
-use systx_lfs::{Error, Greedy, read_super};
+use systx_lfs::{Error, Format, Greedy, read_super};
 
 #[test]
 fn a_power_cut_leaves_what_was_durable_and_whole_steps() {
     let mut seen = 0;
     for seed in 0..10 * budget() as u8 {
         let steps = workload(seed, 14);
-        seen += crashes(&record(&steps), cuts(14)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let run = record_clusters(&steps, cluster_of(seed.into()));
+        seen += crashes(&run, cuts(14)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
     println!("{seen} crashes");
     assert!(seen > 1000, "{seen}");
@@ -38,14 +44,16 @@ fn a_power_cut_while_cleaning_loses_nothing() {
             Act::Write((n % 3) as usize, n * 700 % 40_000, 9_000, n),
         ]));
     }
-    let run = record(&steps);
-    let seen = crashes(&run, cuts(4)).unwrap_or_else(|e| panic!("{e}"));
-    println!("{seen} crashes");
+    for cluster in [1, 2] {
+        let run = record_clusters(&steps, cluster);
+        let seen = crashes(&run, cuts(4)).unwrap_or_else(|e| panic!("{cluster}: {e}"));
+        println!("{seen} crashes");
+    }
 }
 
 #[test]
 fn a_power_cut_while_recovering_changes_nothing() {
-    let run = record(&workload(3, 10));
+    let run = record_clusters(&workload(3, 10), 2);
     let mut disks = Vec::new();
     run.disk.crashes(cuts(3), |crash| disks.push(crash));
     let step = (disks.len() / (40 * budget())).max(1);
@@ -235,8 +243,9 @@ fn each_barrier_of_making_a_volume_is_noticed() {
 /// decided, and the volume never ends up with a commit that it cannot write.
 #[test]
 fn a_volume_that_is_always_full_never_fails() {
-    for seed in 0..3 * budget() as u64 {
-        let (disk, volume) = fresh(9 + 24 * u64::from(common::SEGMENT));
+    for seed in 0..6 * budget() as u64 {
+        let format = Format { cluster: cluster_of(seed), ..format() };
+        let (disk, volume) = fresh_as(9 + 24 * u64::from(common::SEGMENT), &format);
         let (mut refused, mut done) = (0, 0);
         for n in 0..700u64 {
             let draw = systx_base::mix(seed << 32 | (n + 1));

@@ -46,13 +46,15 @@ fn unpack(packed: &[u8]) -> Vec<u8> {
     image
 }
 
-/// The version of a volume without packs, and of one that may have some.
-const FORMATS: [(u32, Compression); 2] = [(2, Compression::Off), (3, Compression::Zstd)];
+/// The version of a volume without packs, of one that may have some, and of one that writes pages
+/// together.
+const FORMATS: [(u32, Compression, u32); 3] =
+    [(2, Compression::Off, 1), (3, Compression::Zstd, 1), (4, Compression::Zstd, 4)];
 
 /// A volume with something of everything, of which the log has to be followed.
-fn made(compression: Compression) -> MemDevice {
+fn made(compression: Compression, cluster: u32) -> MemDevice {
     let dev = Arc::new(MemDevice::new(9 + 40 * SEGMENT as usize));
-    mkfs(dev.clone(), &Format { compression, ..format() }, clock()).unwrap();
+    mkfs(dev.clone(), &Format { compression, cluster, ..format() }, clock()).unwrap();
     let volume = open(dev.clone()).unwrap();
     let fill = |name: &[u8], seed, len| {
         commit(&volume, |ops| {
@@ -86,6 +88,14 @@ fn made(compression: Compression) -> MemDevice {
         };
         packed(b"packed");
         packed(b"packed later");
+    }
+    if cluster > 1 {
+        // The log has what was written along.
+        commit(&volume, |ops| {
+            let f = ops.lookup(ROOT, b"packed later")?.ino;
+            ops.write(f, 13 * 4096 + 7, b"written alone")
+        })
+        .unwrap();
     }
     fill(b"second", 50, 5000);
     volume.plain(|ops| ops.unlink(ROOT, b"first2")).unwrap();
@@ -128,9 +138,9 @@ fn volumes_of_each_format_are_read() {
 /// Who changes the format without a new version breaks volumes that exist.
 #[test]
 fn the_format_is_as_it_was() {
-    for (format, compression) in FORMATS {
+    for (format, compression, cluster) in FORMATS {
         let image = std::fs::read(golden(format, "image")).unwrap();
-        let (now, then) = (made(compression).bytes(), unpack(&image));
+        let (now, then) = (made(compression, cluster).bytes(), unpack(&image));
         let differs = |n: &usize| now[n * BLOCK..][..BLOCK] != then[n * BLOCK..][..BLOCK];
         let blocks: Vec<usize> = (0..now.len() / BLOCK).filter(differs).collect();
         assert!(now.len() == then.len() && blocks.is_empty(), "{format}: blocks {blocks:?} differ");
@@ -140,8 +150,8 @@ fn the_format_is_as_it_was() {
 #[test]
 #[ignore = "makes the files"]
 fn make() {
-    let (format, compression) = FORMATS[FORMATS.len() - 1];
-    let dev = made(compression);
+    let (format, compression, cluster) = FORMATS[FORMATS.len() - 1];
+    let dev = made(compression, cluster);
     for (what, content) in [
         ("image", pack(&dev.bytes())),
         ("tree", seen(MemDevice::from_bytes(dev.bytes())).into_bytes()),

@@ -200,9 +200,9 @@ fn block(disk: &SimDisk, at: u64) -> Vec<u8> {
 fn a_device_of_any_size_is_divided() {
     let mib = 256;
     for (blocks, segment) in [(2 * mib, 16), (8 * mib, 32), (10 << 10 << 8, 256), (1 << 32, 512)] {
-        let geometry = systx_lfs::fitting(blocks).unwrap();
+        let geometry = systx_lfs::fitting(blocks, 1).unwrap();
         assert_eq!(geometry.segment_blocks, segment, "{blocks} blocks");
     }
-    assert!(matches!(systx_lfs::fitting(mib), Err(Error::Invalid(_))));
-    assert!(matches!(systx_lfs::fitting(1 << 50), Err(Error::Invalid(_))));
+    assert!(matches!(systx_lfs::fitting(mib, 1), Err(Error::Invalid(_))));
+    assert!(matches!(systx_lfs::fitting(1 << 50, 1), Err(Error::Invalid(_))));
 }

@@ -6,7 +6,7 @@
 mod common;
 
 use common::acts::{Act, Model, act, plain, run};
-use common::{BLOCKS, budget, fresh_packing, open, tree};
+use common::{BLOCKS, budget, cluster_of, fresh_clusters, open, tree};
 use proptest::prelude::*;
 use systx_lfs::fsck::check as check_volume;
 use systx_lfs::{Greedy, Txn};
@@ -40,8 +40,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn check(steps: &[Step]) {
-    let (disk, mut volume) = fresh_packing(BLOCKS);
+fn check(steps: &[Step], cluster: u32) {
+    let (disk, mut volume) = fresh_clusters(BLOCKS, cluster);
     let mut model = Model::new();
     for step in steps {
         match step {
@@ -93,7 +93,9 @@ proptest! {
     })]
 
     #[test]
-    fn a_volume_is_as_a_tree_in_memory(steps in prop::collection::vec(step(), 1..60)) {
-        check(&steps);
+    fn a_volume_is_as_a_tree_in_memory(
+        steps in prop::collection::vec(step(), 1..60), seed in any::<u64>()
+    ) {
+        check(&steps, cluster_of(seed));
     }
 }

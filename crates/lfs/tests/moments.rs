@@ -6,10 +6,10 @@
 mod common;
 
 use common::acts::{act, plain};
-use common::power::{Run, Step, crashes, cuts, record, step, take, workload};
+use common::power::{Run, Step, crashes, cuts, record_clusters, step, take, workload};
 use common::{
-    BLOCKS, Dump, LIMITS, SEGMENT, budget, bytes, clock, commit, dir, dump, file, fresh_packing,
-    open, tree,
+    BLOCKS, Dump, LIMITS, SEGMENT, budget, bytes, clock, cluster_of, commit, dir, dump, file,
+    fresh_clusters, open, tree,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -19,7 +19,11 @@ use systx_lfs::fsck::check;
 use systx_lfs::{Error, Greedy, Limits, Moment, Ops, SetAttrs, SetXattr, Txn, Volume};
 
 fn shared(blocks: u64) -> (Arc<SimDisk>, Arc<Volume>) {
-    let (disk, volume) = fresh_packing(blocks);
+    shared_clusters(blocks, 1)
+}
+
+fn shared_clusters(blocks: u64, cluster: u32) -> (Arc<SimDisk>, Arc<Volume>) {
+    let (disk, volume) = fresh_clusters(blocks, cluster);
     (disk, Arc::new(volume))
 }
 
@@ -281,8 +285,10 @@ proptest! {
     })]
 
     #[test]
-    fn moments_are_of_their_begin(all in prop::collection::vec(beside(), 1..80)) {
-        let (disk, volume) = shared(BLOCKS);
+    fn moments_are_of_their_begin(
+        all in prop::collection::vec(beside(), 1..80), seed in any::<u64>()
+    ) {
+        let (disk, volume) = shared_clusters(BLOCKS, cluster_of(seed));
         let first = workload(0, 1).remove(0);
         take(&volume, &first).unwrap();
         let mut moments: Vec<(Moment, Dump)> = Vec::new();
@@ -307,8 +313,8 @@ proptest! {
 }
 
 /// As `record`, with a moment that is begun before each step, and read after each.
-fn record_beside(steps: &[Step]) -> Run {
-    let (disk, volume) = shared(BLOCKS);
+fn record_beside(steps: &[Step], cluster: u32) -> Run {
+    let (disk, volume) = shared_clusters(BLOCKS, cluster);
     drop(volume);
     let disk = Arc::new(disk.copy());
     let volume = Arc::new(open(disk.clone()).unwrap());
@@ -336,10 +342,12 @@ fn a_power_cut_leaves_nothing_of_moments() {
     let mut seen = 0;
     for seed in 0..10 * budget() as u8 {
         let steps = workload(seed, 14);
-        let run = record_beside(&steps);
+        let cluster = cluster_of(seed.into());
+        let run = record_beside(&steps, cluster);
         // But for times: what the cleaner's thread does beside moments is its own affair.
         let same = |(a, b): (&Dump, &Dump)| plain(a) == plain(b);
-        assert!(run.trees.iter().zip(&record(&steps).trees).all(same), "seed {seed}");
+        let alone = record_clusters(&steps, cluster);
+        assert!(run.trees.iter().zip(&alone.trees).all(same), "seed {seed}");
         seen += crashes(&run, cuts(14)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
     println!("{seen} crashes");

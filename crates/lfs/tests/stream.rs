@@ -5,7 +5,10 @@
 mod common;
 
 use common::acts::{act, run};
-use common::{BLOCKS, budget, bytes, clock, commit, dump, file, format, fresh, open, tree};
+use common::{
+    BLOCKS, budget, bytes, clock, cluster_of, commit, dump, file, format, fresh, fresh_clusters,
+    open, tree,
+};
 use proptest::prelude::*;
 use std::sync::Arc;
 use systx_lfs::device::{Cuts, SimDisk};
@@ -15,8 +18,12 @@ use systx_lfs::{Error, Format, Greedy, Volume, mkfs, receive, send};
 
 /// An empty volume of another identity.
 fn other() -> (Arc<SimDisk>, Volume) {
+    other_clusters(1)
+}
+
+fn other_clusters(cluster: u32) -> (Arc<SimDisk>, Volume) {
     let disk = Arc::new(SimDisk::new(BLOCKS * 2));
-    mkfs(disk.clone(), &Format { id: [11; 16], ..format() }, clock()).unwrap();
+    mkfs(disk.clone(), &Format { id: [11; 16], cluster, ..format() }, clock()).unwrap();
     let volume = open(disk.clone()).unwrap();
     (disk, volume)
 }
@@ -150,10 +157,13 @@ proptest! {
 
     #[test]
     fn any_two_trees_are_one_difference_apart(
-        first in prop::collection::vec(act(), 1..25), second in prop::collection::vec(act(), 0..25)
+        first in prop::collection::vec(act(), 1..25),
+        second in prop::collection::vec(act(), 0..25),
+        seed in any::<u64>(),
     ) {
-        let (_, volume) = fresh(BLOCKS);
-        let (disk, copy) = other();
+        // What is written together there and here are two things.
+        let (_, volume) = fresh_clusters(BLOCKS, cluster_of(seed));
+        let (disk, copy) = other_clusters(cluster_of(seed >> 8));
         for a in first {
             let _ = volume.plain(|ops| run(ops, a));
         }

@@ -600,6 +600,7 @@ fn the_medium_is_told_of_all_that_a_read_of_several_pages_needs() {
     let label = String::new();
     let format = Format {
         segment_blocks: 64,
+        cluster: 1,
         id: [7; 16],
         label,
         owner: (0, 0),

@@ -54,6 +54,9 @@ pub struct Mkfs {
     /// How large a segment is to be, a power of two from 64K to 64M [default: by the volume's size]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub segment: Option<u64>,
+    /// How much of a file is written together, a power of two from 4K to 64K
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "4K")]
+    pub page: u64,
     /// Also over what is there: it is lost
     #[arg(short, long)]
     pub force: bool,

@@ -19,12 +19,21 @@ struct Space {
     total: u64,
     used: u64,
     available: u64,
-    segments: u32,
     free_segments: u32,
+    #[serde(flatten)]
+    layout: Layout,
+    snapshots: usize,
+}
+
+/// What `mkfs` was told.
+#[derive(Serialize)]
+struct Layout {
+    segments: u32,
     segment_size: u64,
+    /// How much of a file is written together.
+    page_size: u64,
     /// `off` or `zstd`.
     compression: &'static str,
-    snapshots: usize,
 }
 
 /// Shows it.
@@ -44,10 +53,13 @@ pub fn df(args: &Image, out: Out) -> Result<i32, Problem> {
         total: image::bytes(space.total),
         used: image::bytes(space.used),
         available: image::bytes(space.total.saturating_sub(space.used)),
-        segments: geometry.segments,
         free_segments: space.free_segments,
-        segment_size,
-        compression: volume.compression().name(),
+        layout: Layout {
+            segments: geometry.segments,
+            segment_size,
+            page_size: image::bytes(geometry.cluster.into()),
+            compression: volume.compression().name(),
+        },
         snapshots: volume.snapshots().len(),
     };
     if out.json {
@@ -63,7 +75,7 @@ pub fn df(args: &Image, out: Out) -> Result<i32, Problem> {
     };
     let percent = (space.used * 100).div_ceil(space.total.max(1));
     let label = if space.label.is_empty() { "-" } else { &*shown(space.label.as_bytes()) };
-    let free = format!("{} of {}", space.free_segments, space.segments);
+    let free = format!("{} of {}", space.free_segments, space.layout.segments);
     output::print(&row(["LABEL", "SIZE", "USED", "AVAIL", "USE%", "FREE SEGMENTS", "SNAPSHOTS"]));
     output::print(&row([
         label,

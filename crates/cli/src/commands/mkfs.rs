@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use systx_lfs::device::{Device, FileDevice};
-use systx_lfs::format::{BLOCK, Compression, Geometry};
+use systx_lfs::format::{BLOCK, CLUSTER_MAX, Compression, Geometry};
 use systx_lfs::{Format, fitting, mkfs as make};
 use systx_protocol::HostPath;
 
@@ -24,6 +24,7 @@ struct Made {
     size: u64,
     segments: u32,
     segment_size: u64,
+    page_size: u64,
     /// `off` or `zstd`.
     compression: &'static str,
 }
@@ -54,6 +55,7 @@ pub fn mkfs(args: &Mkfs, out: Out) -> Result<i32, Problem> {
     let size = image::bytes(device.blocks());
     let format = Format {
         segment_blocks: geometry.segment_blocks,
+        cluster: geometry.cluster,
         id: image::random()?,
         label: args.label.clone(),
         owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
@@ -69,13 +71,18 @@ pub fn mkfs(args: &Mkfs, out: Out) -> Result<i32, Problem> {
         size,
         segments: geometry.segments,
         segment_size: image::bytes(geometry.segment_blocks.into()),
+        page_size: image::bytes(geometry.cluster.into()),
         compression: format.compression.name(),
     };
     if out.json {
         out.json("made", &made);
     } else {
+        let pages = match geometry.cluster {
+            1 => String::new(),
+            _ => format!(", pages of {}", output::size(made.page_size)),
+        };
         out.say(&format!(
-            "made a log-structured volume of {} in {}: {} segments of {}",
+            "made a log-structured volume of {} in {}: {} segments of {}{pages}",
             output::size(size),
             path.display(),
             made.segments,
@@ -86,13 +93,19 @@ pub fn mkfs(args: &Mkfs, out: Out) -> Result<i32, Problem> {
 }
 
 /// How a volume of this size is divided.
-fn geometry(path: &Path, bytes: u64, segment: Option<u64>) -> Result<Geometry, Problem> {
-    let blocks = bytes / BLOCK as u64;
-    let Some(segment) = segment else {
-        return fitting(blocks).map_err(|e| {
-            let size = output::size(bytes);
+fn geometry(args: &Mkfs, bytes: u64) -> Result<Geometry, Problem> {
+    let (path, blocks) = (args.image.file.as_path(), bytes / BLOCK as u64);
+    let cluster = u32::try_from(args.page / BLOCK as u64).unwrap_or(0);
+    if !args.page.is_power_of_two() || !(1..=CLUSTER_MAX).contains(&cluster) {
+        let size = output::size(args.page);
+        return Err(image::about(path, format!("{size} is no size for a page"))
+            .hint("a power of two from 4K to 64K"));
+    }
+    let Some(segment) = args.segment else {
+        return fitting(blocks, cluster).map_err(|e| {
+            let (size, least) = (output::size(bytes), 2 * (cluster / 4).max(1));
             image::about(path, format!("{size} is no size for a volume: {e}"))
-                .hint("the smallest volume has 2M")
+                .hint(format!("the smallest volume has {least}M"))
         });
     };
     let size = output::size(segment);
@@ -101,7 +114,7 @@ fn geometry(path: &Path, bytes: u64, segment: Option<u64>) -> Result<Geometry, P
         return Err(image::about(path, format!("{size} is no size for a segment"))
             .hint("a power of two from 64K to 64M"));
     };
-    Geometry::new(blocks, of).map_err(|e| {
+    Geometry::new(blocks, of, cluster).map_err(|e| {
         image::about(path, format!("{size} is no size for a segment of this volume: {e}"))
             .hint("leave --segment out: the size then fits the volume")
     })
@@ -112,7 +125,7 @@ fn create(args: &Mkfs) -> Result<(Geometry, Arc<dyn Device>), Problem> {
     let path = args.image.file.as_path();
     let missing = || image::about(path, "there is no such file").hint("--size 10G makes an image");
     let size = args.size.ok_or_else(missing)?;
-    let geometry = geometry(path, size, args.segment)?;
+    let geometry = geometry(args, size)?;
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     room(path, parent, size)?;
     let device = FileDevice::create(path, size).map_err(|e| {
@@ -158,7 +171,7 @@ fn over(args: &Mkfs) -> Result<(Geometry, Arc<dyn Device>), Problem> {
     if size == 0 {
         return Err(image::about(path, "it has no bytes").hint("--size 10G makes it so large"));
     }
-    let geometry = geometry(path, size, args.segment)?;
+    let geometry = geometry(args, size)?;
     if found.is_file() {
         room(path, path, size.saturating_sub(found.blocks() * 512))?;
         device.clear(size).map_err(failed)?;

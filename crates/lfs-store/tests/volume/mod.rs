@@ -22,10 +22,16 @@ pub fn clock() -> Clock {
 
 /// Makes a volume on a device.
 pub fn make(dev: Arc<dyn Device>) {
-    let segment_blocks = fitting(dev.blocks()).expect("room for a volume").segment_blocks;
+    make_clusters(dev, 1);
+}
+
+/// As [`make`], that writes so many pages of a file together.
+pub fn make_clusters(dev: Arc<dyn Device>, cluster: u32) {
+    let segment_blocks = fitting(dev.blocks(), cluster).expect("room for it").segment_blocks;
     let id = [VOLUMES.fetch_add(1, Ordering::Relaxed); 16];
     let format = Format {
         segment_blocks,
+        cluster,
         id,
         label: "test".to_owned(),
         owner: (0, 0),

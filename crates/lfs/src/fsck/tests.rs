@@ -28,6 +28,7 @@ fn volume() -> Arc<MemDevice> {
     let label = "checked".to_owned();
     let format = Format {
         segment_blocks: 16,
+        cluster: 1,
         id: [1; 16],
         label,
         owner: (0, 0),

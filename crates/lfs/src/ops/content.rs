@@ -1,7 +1,6 @@
 //! Operations on the content of files.
 
 use super::{Ops, zeros};
-use crate::entry::Entry;
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, Head, Ino};
 use crate::group::{Group, Target};
@@ -9,6 +8,7 @@ use crate::object::{Bytes, Node, Object, PAGES_MAX, Page, Place};
 use crate::piece::Purpose;
 use crate::tree::Env;
 use crate::txn::{Private, Staged};
+use std::ops::Range;
 use systx_base::Kind;
 
 const PAGE: u64 = BLOCK as u64;
@@ -355,11 +355,12 @@ impl Ops<'_> {
         let ids = (env.geometry, env.id);
         let (head, usage) = (&mut private.head, &mut *maker.usage);
         let mut group = Group::new(head, usage, ids, Purpose::Private, self.now);
+        let is_block = |staged: &Staged| matches!(staged, Staged::Memory(_));
         for (ino, pages) in &self.txn.pages {
+            let blocks = |of: Range<u64>| pages.range(of).filter(|(_, s)| is_block(s)).count();
             for (page, staged) in pages {
                 if let Staged::Memory(bytes) = staged {
-                    let entry = Entry::Data(*ino, *page, 1);
-                    group.block(entry, bytes.clone(), Target::Page(*ino, *page))?;
+                    group.page(*ino, *page, bytes.clone(), blocks)?;
                 }
             }
         }

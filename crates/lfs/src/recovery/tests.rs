@@ -36,6 +36,7 @@ fn case() -> Result<Case> {
         dev.clone(),
         &Format {
             segment_blocks: SEGMENT,
+            cluster: 1,
             id: ID,
             label,
             owner: (0, 0),
@@ -121,6 +122,7 @@ fn a_sum_that_is_not_looked_at_is_missed() {
     let label = String::new();
     let format = Format {
         segment_blocks: SEGMENT,
+        cluster: 1,
         id: ID,
         label,
         owner: (0, 0),

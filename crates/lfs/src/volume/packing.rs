@@ -183,7 +183,7 @@ mod tests {
     fn cold() -> (Arc<MemDevice>, Volume, Vec<Moved>) {
         let dev = Arc::new(MemDevice::new(9 + 40 * 16));
         let (id, label, compression) = ([3; 16], String::new(), Compression::Zstd);
-        let format = Format { segment_blocks: 16, id, label, owner: (0, 0), compression };
+        let format = Format { segment_blocks: 16, cluster: 1, id, label, owner: (0, 0), compression };
         mkfs(dev.clone(), &format, clock()).expect("mkfs");
         let volume = open(&dev);
         let make =

@@ -29,7 +29,14 @@ pub fn clock() -> Clock {
 
 pub fn format() -> Format {
     let (id, label) = ([7; 16], "test".to_owned());
-    Format { segment_blocks: SEGMENT, id, label, owner: (0, 0), compression: Compression::Off }
+    Format {
+        segment_blocks: SEGMENT,
+        cluster: 1,
+        id,
+        label,
+        owner: (0, 0),
+        compression: Compression::Off,
+    }
 }
 
 /// Makes a volume on a disk.
@@ -48,10 +55,20 @@ pub fn fresh(blocks: u64) -> (Arc<SimDisk>, Volume) {
 
 /// A fresh volume that compresses what is cold.
 pub fn fresh_packing(blocks: u64) -> (Arc<SimDisk>, Volume) {
-    fresh_as(blocks, &Format { compression: Compression::Zstd, ..format() })
+    fresh_clusters(blocks, 1)
 }
 
-fn fresh_as(blocks: u64, format: &Format) -> (Arc<SimDisk>, Volume) {
+/// As [`fresh_packing`], that writes so many pages of a file together.
+pub fn fresh_clusters(blocks: u64, cluster: u32) -> (Arc<SimDisk>, Volume) {
+    fresh_as(blocks, &Format { compression: Compression::Zstd, cluster, ..format() })
+}
+
+/// Those that are small enough for [`SEGMENT`], in turn.
+pub fn cluster_of(seed: u64) -> u32 {
+    1 << (seed % 3)
+}
+
+pub fn fresh_as(blocks: u64, format: &Format) -> (Arc<SimDisk>, Volume) {
     let disk = SimDisk::new(blocks);
     let disk = Arc::new(disk);
     mkfs(disk.clone(), format, clock()).expect("mkfs");

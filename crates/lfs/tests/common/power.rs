@@ -2,7 +2,10 @@
 //! found after them.
 
 use super::acts::{Act, act, run};
-use super::{BLOCKS, Dump, budget, bytes, commit, dump, file, fresh_packing, open, some, tree};
+use super::{
+    BLOCKS, Dump, budget, bytes, commit, dump, file, fresh_clusters, fresh_packing, open, some,
+    tree,
+};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
@@ -127,7 +130,12 @@ fn mark(begun: usize, durable: usize) -> u64 {
 }
 
 pub fn record(steps: &[Step]) -> Run {
-    let (disk, volume) = fresh_packing(BLOCKS);
+    record_clusters(steps, 1)
+}
+
+/// As [`record`], on a volume that writes so many pages together.
+pub fn record_clusters(steps: &[Step], cluster: u32) -> Run {
+    let (disk, volume) = fresh_clusters(BLOCKS, cluster);
     drop(volume);
     let disk = Arc::new(disk.copy());
     let volume = open(disk.clone()).unwrap();
