@@ -206,7 +206,7 @@ pub fn coalesce(state: &mut State, ino: Ino, from: u64, max: u64) -> Result<(u64
         if place.is_packed() || state.pending.writes(ino, *page) {
             continue;
         }
-        if !state.has_capacity(2) || !rewrite(state, ino, *page, *place, None)? {
+        if !state.has_capacity(2) || !rewrite(state, ino, *page, *place, Known::default())? {
             return Ok((moved, None));
         }
         moved += 1;
@@ -271,7 +271,41 @@ pub fn sparse(state: &State) -> Vec<(u32, u32, u32)> {
 /// What reading says.
 pub fn empty(state: &mut State, segment: u32) -> Result<bool> {
     let pieces = pieces(&state.tree.env, segment)?;
-    move_out(state, segment, &pieces, None)
+    move_out(state, segment, &pieces, Known::default())
+}
+
+/// Blocks that were read before, if any were.
+#[derive(Clone, Copy, Default)]
+pub struct Known<'a> {
+    first: u64,
+    bytes: &'a [u8],
+}
+
+impl Known<'_> {
+    fn of(&self, blocks: std::ops::Range<u64>) -> Option<&[u8]> {
+        let from = blocks.start.checked_sub(self.first)? as usize * BLOCK;
+        let len = blocks.end.saturating_sub(blocks.start) as usize * BLOCK;
+        self.bytes.get(from..from.checked_add(len)?)
+    }
+
+    /// The blocks of a place.
+    fn blocks(&self, env: &Env, place: Place) -> Result<Vec<u8>> {
+        if let Some(known) = self.of(place.blocks()) {
+            return Ok(known.to_vec());
+        }
+        let mut bytes = vec![0; usize::from(place.within.blocks.max(1)) * BLOCK];
+        env.dev.read(place.at, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The page of a place.
+    fn page(&self, env: &Env, place: Place) -> Result<Vec<u8>> {
+        let known = self.of(place.blocks()).and_then(|blocks| match place.is_packed() {
+            true => pack::page(blocks, place).ok(),
+            false => (crc32c::crc32c(blocks) == place.crc).then(|| blocks.to_vec()),
+        });
+        known.map_or_else(|| env.read_page(place), Ok)
+    }
 }
 
 /// A segment that was read while others went on.
@@ -283,6 +317,11 @@ pub struct Fetched {
 }
 
 impl Fetched {
+    /// Its blocks.
+    pub fn known(&self, env: &Env) -> Known<'_> {
+        Known { first: env.geometry.first(self.segment), bytes: &self.blocks }
+    }
+
     /// What of it is live and in no pack.
     ///
     /// # Errors
@@ -326,29 +365,28 @@ pub fn publish_kept(state: &mut State, fetched: &Fetched) -> Result<bool> {
     if now.generation != fetched.generation || now.live == 0 || now.taken {
         return Ok(true);
     }
-    move_out(state, fetched.segment, &fetched.pieces, Some(&fetched.blocks))
+    let known = fetched.known(&state.tree.env);
+    move_out(state, fetched.segment, &fetched.pieces, known)
 }
 
 fn move_out(
     state: &mut State,
     segment: u32,
     pieces: &[Piece],
-    blocks: Option<&[u8]>,
+    known: Known<'_>,
 ) -> Result<bool> {
     let start = state.tree.env.geometry.first(segment);
     for piece in pieces {
         let mut at = start + u64::from(piece.header.offset) + u64::from(piece.summary);
         for entry in &piece.entries {
             let n = u64::from(entry.payload());
-            let from = (at - start) as usize * BLOCK;
-            let known = blocks.and_then(|b| b.get(from..from + n as usize * BLOCK));
             let moved = match entry {
                 Entry::Data(ino, page, n) => {
                     pages(state, *ino, *page..*page + u64::from(*n), at, known)?
                 }
                 Entry::Packed(ino, _, packed) => {
                     let pages: Vec<u64> = packed.iter().map(|packed| packed.page).collect();
-                    packs(state, *ino, &pages, &|place| place.at == at)?
+                    packs(state, *ino, &pages, &|place| place.at == at, known)?
                 }
                 Entry::Blob(of, _) => blob(state, *of, at..at + n)?,
                 _ => true,
@@ -359,27 +397,24 @@ fn move_out(
             at += n;
         }
     }
-    strays(state, segment, blocks)
+    strays(state, segment, known)
 }
 
 /// What has come to other files than those that the summaries name.
-fn strays(state: &mut State, segment: u32, blocks: Option<&[u8]>) -> Result<bool> {
+fn strays(state: &mut State, segment: u32, known: Known<'_>) -> Result<bool> {
     let geometry = state.tree.env.geometry;
-    let start = geometry.first(segment);
     for ino in state.tree.strays_in(segment)? {
         let within = |place: &Place| geometry.locate(place.at).is_some_and(|(s, _)| s == segment);
         let pages = state.tree.get(ino)?.pages().into_iter().flatten();
         let pages = pages.filter_map(|(n, page)| Some((*n, page.place.filter(within)?)));
         let (packed, single): (Vec<_>, Vec<_>) = pages.partition(|(_, place)| place.is_packed());
         for (page, place) in single {
-            let from = (place.at - start) as usize * BLOCK;
-            let known = blocks.and_then(|b| b.get(from..from + BLOCK));
             if !state.pending.writes(ino, page) && !rewrite(state, ino, page, place, known)? {
                 return Ok(false);
             }
         }
         let packed: Vec<u64> = packed.into_iter().map(|(page, _)| page).collect();
-        if !packs(state, ino, &packed, &within)? {
+        if !packs(state, ino, &packed, &within, known)? {
             return Ok(false);
         }
     }
@@ -450,14 +485,14 @@ pub fn live(
 ///
 /// # Errors
 /// What reading says.
-pub fn packed(env: &Env, loose: &Loose, most: u32) -> Result<Option<Moved>> {
+pub fn packed(env: &Env, loose: &Loose, known: Known<'_>, most: u32) -> Result<Option<Moved>> {
     let Some((first, last)) = loose.pages.first().zip(loose.pages.last()) else { return Ok(None) };
     let base = first.0;
     let mut raw: Vec<Option<Vec<u8>>> = vec![None; (last.0 - base + 1) as usize];
     let mut pages = Vec::new();
     for (page, place) in &loose.pages {
         let index = (page - base) as usize;
-        raw[index] = Some(env.read_page(*place)?);
+        raw[index] = Some(known.page(env, *place)?);
         let packed = PagePacked { page: *page, index: index as u8, crc: place.crc };
         pages.push((packed, *place));
     }
@@ -512,9 +547,9 @@ fn pages(
     ino: Ino,
     pages: std::ops::Range<u64>,
     at: u64,
-    known: Option<&[u8]>,
+    known: Known<'_>,
 ) -> Result<bool> {
-    for (n, (page, at)) in pages.zip(at..).enumerate() {
+    for (page, at) in pages.zip(at..) {
         let object = match state.tree.get(ino) {
             Ok(object) => object,
             Err(Error::NotFound) => return Ok(true),
@@ -525,7 +560,6 @@ fn pages(
         let Some(place) = live.and_then(|p| p.place).filter(is_here) else {
             continue;
         };
-        let known = known.and_then(|b| b.chunks_exact(BLOCK).nth(n));
         if !state.pending.writes(ino, page) && !rewrite(state, ino, page, place, known)? {
             return Ok(false);
         }
@@ -539,6 +573,7 @@ fn packs(
     ino: Ino,
     pages: &[u64],
     is_here: &dyn Fn(&Place) -> bool,
+    known: Known<'_>,
 ) -> Result<bool> {
     for page in pages {
         let object = match state.tree.get(ino) {
@@ -554,8 +589,8 @@ fn packs(
             continue;
         };
         let moved = match pack::together(all, *page, place) {
-            Some(together) => carry(state, ino, place, &together)?,
-            None => rewrite(state, ino, *page, place, None)?,
+            Some(together) => carry(state, ino, place, &together, known)?,
+            None => rewrite(state, ino, *page, place, known)?,
         };
         if !moved {
             return Ok(false);
@@ -565,11 +600,16 @@ fn packs(
 }
 
 /// Has the next flush write a pack again, as it is.
-fn carry(state: &mut State, ino: Ino, pack: Place, pages: &[(u64, Place)]) -> Result<bool> {
-    // That the bytes are right is known by a page: a damaged pack is not moved.
-    state.tree.env.read_page(pack)?;
-    let mut bytes = vec![0; usize::from(pack.within.blocks) * BLOCK];
-    state.tree.env.dev.read(pack.at, &mut bytes)?;
+fn carry(
+    state: &mut State,
+    ino: Ino,
+    place: Place,
+    pages: &[(u64, Place)],
+    known: Known<'_>,
+) -> Result<bool> {
+    let bytes = known.blocks(&state.tree.env, place)?;
+    // A damaged pack is not moved: its blocks would get a sum that is right.
+    pack::check(&bytes, pages.iter().map(|(_, place)| *place))?;
     let blocks = bytes.chunks_exact(BLOCK).map(Into::into).collect();
     let packed = |(page, place): &(u64, Place)| {
         let (index, crc) = (place.within.index, place.crc);
@@ -585,16 +625,13 @@ fn rewrite(
     ino: Ino,
     page: u64,
     place: Place,
-    known: Option<&[u8]>,
+    known: Known<'_>,
 ) -> Result<bool> {
     let records = state.dirtied(&[ino].into())?;
     if !room(state) || state.left(1) <= state.obligations() + records + 2 {
         return Ok(false);
     }
-    let bytes: Bytes = match known {
-        Some(known) if crc32c::crc32c(known) == place.crc => known.into(),
-        _ => state.tree.env.read_page(place)?.into(),
-    };
+    let bytes: Bytes = known.page(&state.tree.env, place)?.into();
     state.tree.change(ino)?;
     if let Some(slot) = state.tree.page_mut(ino, page) {
         slot.memory = Some(bytes);

@@ -55,6 +55,31 @@ fn unpack(blocks: &[u8], at: u64) -> Result<Vec<u8>> {
     Ok(raw)
 }
 
+/// A page of a pack, of which these are the blocks.
+///
+/// # Errors
+/// [`Error::Corrupt`] if it is not what was written.
+pub fn page(blocks: &[u8], place: Place) -> Result<Vec<u8>> {
+    Ok(of(&unpack(blocks, place.at)?, place)?.to_vec())
+}
+
+/// Whether all of some pages of a pack are what was written.
+///
+/// # Errors
+/// As [`page`].
+pub fn check(blocks: &[u8], mut places: impl Iterator<Item = Place>) -> Result<()> {
+    let Some(first) = places.next() else { return Ok(()) };
+    let raw = unpack(blocks, first.at)?;
+    std::iter::once(first).chain(places).try_for_each(|place| of(&raw, place).map(drop))
+}
+
+/// A page of a pack that is decompressed.
+fn of(raw: &[u8], place: Place) -> Result<&[u8]> {
+    let within = usize::from(place.within.index) * BLOCK;
+    let page = raw.get(within..within + BLOCK).filter(|page| crc32c::crc32c(page) == place.crc);
+    page.ok_or_else(|| Error::corrupt(Structure::Data, place.at, "wrong sum"))
+}
+
 /// The packs that were read last.
 #[derive(Clone, Default)]
 pub struct Unpacked(Arc<Packs>);
@@ -78,19 +103,14 @@ impl Unpacked {
         place: Place,
         read: impl FnOnce(&mut [u8]) -> std::io::Result<()>,
     ) -> Result<Vec<u8>> {
-        let within = usize::from(place.within.index) * BLOCK;
-        let of = |raw: &[u8]| {
-            let page = raw.get(within..within + BLOCK)?;
-            (crc32c::crc32c(page) == place.crc).then(|| page.to_vec())
-        };
         let known = self.0.0.lock().iter().find(|(at, _)| *at == place.at).map(|(_, p)| p.clone());
-        if let Some(page) = known.as_deref().and_then(of) {
-            return Ok(page);
+        if let Some(page) = known.as_deref().and_then(|raw| of(raw, place).ok()) {
+            return Ok(page.to_vec());
         }
         let mut blocks = vec![0; usize::from(place.within.blocks) * BLOCK];
         read(&mut blocks)?;
         let raw: Arc<[u8]> = unpack(&blocks, place.at)?.into();
-        let page = of(&raw).ok_or_else(|| Error::corrupt(Structure::Data, place.at, "wrong sum"));
+        let page = of(&raw, place).map(<[u8]>::to_vec);
         let mut packs = self.0.0.lock();
         packs.retain(|(at, _)| *at != place.at);
         packs.truncate(CACHED - 1);

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{BLOCKS, SEGMENT, bytes, clock, commit, file, fresh, fresh_packing, open, some, tree};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -343,4 +344,66 @@ fn in_idle_times() {
     assert_eq!(tree(&volume), before);
     drop(volume);
     assert_eq!(checked(&disk).findings, []);
+}
+
+/// Counts how often each block is read.
+struct Reads {
+    disk: Arc<SimDisk>,
+    of: Mutex<BTreeMap<u64, u32>>,
+}
+
+impl Device for Reads {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks()
+    }
+    fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        for block in at..at + to.len() as u64 / PAGE {
+            *self.of.lock().entry(block).or_default() += 1;
+        }
+        self.disk.read(at, to)
+    }
+    fn write(&self, at: u64, from: &[u8]) -> io::Result<()> {
+        self.disk.write(at, from)
+    }
+    fn write_durable(&self, at: u64, from: &[u8]) -> io::Result<()> {
+        self.disk.write_durable(at, from)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.disk.sync()
+    }
+}
+
+/// A round reads what it moves once, also what it compresses, and packs that stay as they are.
+#[test]
+fn a_round_of_cleaning_reads_what_it_moves_once() {
+    for is_packed in [false, true] {
+        let (disk, volume) = fresh_packing(BLOCKS);
+        drop(volume);
+        let dev =
+            Arc::new(Reads { disk: disk.clone(), of: Mutex::new(rank::LEAF, BTreeMap::new()) });
+        let volume = Volume::open(dev.clone(), clock(), 3, Limits::default()).unwrap();
+        let content = |n: u64| some(2 * n, (PAGES * PAGE) as usize);
+        let files: Vec<Ino> =
+            (0..5).map(|n| write(&volume, &format!("f{n}"), &content(n))).collect();
+        volume.checkpoint().unwrap();
+        if is_packed {
+            assert!(pack(&volume).pages > 0);
+        }
+        // What a file has at its end goes, so that each segment has something dead.
+        for f in &files {
+            volume.plain(|ops| ops.punch(*f, 26 * PAGE, 2 * PAGE)).unwrap();
+            volume.plain(|ops| ops.punch(*f, 9 * PAGE, 3 * PAGE)).unwrap();
+        }
+        volume.plain(|ops| ops.unlink(ROOT, b"f2").map(drop)).unwrap();
+        volume.checkpoint().unwrap();
+        let (before, metadata) = (tree(&volume), checked(&disk).metadata);
+        dev.of.lock().clear();
+        let done = volume.clean(&Greedy, volume.space().free_segments + 1).unwrap();
+        assert!(done.segments > 0, "{done:?}");
+        let reads = dev.of.lock().clone();
+        let data = reads.iter().filter(|(at, _)| **at >= 8 && !metadata.contains_key(at));
+        let twice: Vec<_> = data.filter(|(_, n)| **n > 1).collect();
+        assert!(twice.is_empty(), "{is_packed}: {twice:?}");
+        assert_eq!(tree(&volume), before);
+    }
 }

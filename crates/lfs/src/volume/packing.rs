@@ -3,7 +3,7 @@
 
 use super::Volume;
 use super::cleaning::{Packed, Tending};
-use crate::cleaner::{self, Fetched, Loose};
+use crate::cleaner::{self, Fetched, Known, Loose};
 use crate::error::{Error, Result};
 use crate::format::Compression;
 use crate::group::Moved;
@@ -62,7 +62,7 @@ impl Volume {
                 Err(Error::Corrupt { .. }) => continue,
                 other => other?,
             };
-            let packs = self.compress(&loose, stop);
+            let packs = self.compress(&loose, Known::default(), stop);
             if packs.is_empty() {
                 continue;
             }
@@ -82,7 +82,7 @@ impl Volume {
         }
         let loose = fetched.loose(&mut self.state.lock());
         match loose {
-            Ok(loose) => Ok(self.compress(&loose, stop)),
+            Ok(loose) => Ok(self.compress(&loose, fetched.known(&self.env), stop)),
             // To move the rest says so.
             Err(Error::Corrupt { .. }) => Ok(Vec::new()),
             Err(e) => Err(e),
@@ -90,14 +90,19 @@ impl Volume {
     }
 
     /// Those of some pages that become smaller.  What cannot be read stays as it is.
-    pub(super) fn compress(&self, loose: &[Loose], stop: &dyn Fn() -> bool) -> Vec<Moved> {
+    pub(super) fn compress(
+        &self,
+        loose: &[Loose],
+        known: Known<'_>,
+        stop: &dyn Fn() -> bool,
+    ) -> Vec<Moved> {
         let mut packs = Vec::new();
         let most = self.env.geometry.segment_blocks / 4;
         for (n, loose) in loose.iter().enumerate() {
             if stop() || n >= TRIED && packs.is_empty() {
                 break;
             }
-            packs.extend(cleaner::packed(&self.env, loose, most).ok().flatten());
+            packs.extend(cleaner::packed(&self.env, loose, known, most).ok().flatten());
         }
         packs
     }
@@ -201,7 +206,7 @@ mod tests {
             }
             Ok(all)
         });
-        let packs = volume.compress(&all.expect("it is read"), &|| false);
+        let packs = volume.compress(&all.expect("it is read"), Known::default(), &|| false);
         assert!(!packs.is_empty());
         (dev, volume, packs)
     }
