@@ -18,7 +18,7 @@ use crate::recovery::{
 use crate::state::State;
 use crate::superblock::read_super;
 use crate::tree::{Clock, Tree};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -92,6 +92,14 @@ pub enum Finding {
         /// What was counted.
         counted: u32,
     },
+    /// A file has pages in a segment of which no summary says so, and is none of those that are
+    /// listed: the cleaner cannot empty the segment.
+    Unlisted {
+        /// The file.
+        ino: Ino,
+        /// The segment.
+        segment: u32,
+    },
     /// A snapshot refers to a segment that is not kept for it.
     NotKept {
         /// The snapshot.
@@ -130,6 +138,11 @@ impl fmt::Display for Finding {
             Finding::WrongUsage { segment, says, counted } => {
                 write!(f, "segment {segment}: {counted} blocks are in use, not {says}")
             }
+            Finding::Unlisted { ino, segment } => write!(
+                f,
+                "inode {ino} has pages in segment {segment} of which only its record knows: the \
+                 segment is not freed before they are written again"
+            ),
             Finding::NotKept { snapshot, at } => {
                 write!(f, "snapshot {snapshot:?}: block {at} is not kept for it")
             }
@@ -310,14 +323,15 @@ impl Check {
         }
     }
 
-    /// What is in use is spoken of by a summary, which the cleaner needs.
+    /// What is in use is spoken of by a summary, which the cleaner needs; it asks those that are listed
+    /// for what has gone to another file.
     fn summaries(&mut self, state: &State, owners: &Owners) -> Result<()> {
         let env = &state.tree.env;
         for segment in 0..env.geometry.segments {
             let first = env.geometry.first(segment);
             let within = first..first + u64::from(env.geometry.segment_blocks);
             let Some(last) = owners.last(within) else { continue };
-            let mut at = first;
+            let (mut at, mut named) = (first, BTreeSet::new());
             while at <= last {
                 let offset = (at - first) as u32;
                 let found = piece::read(&*env.dev, &env.geometry, &env.id, segment, offset)?;
@@ -327,7 +341,13 @@ impl Check {
                 };
                 let blocks = at..at + u64::from(piece.summary);
                 self.metadata.extend(blocks.map(|at| (at, Structure::Summary)));
+                tree::name(&piece, at, &mut named);
                 at += u64::from(piece.blocks());
+            }
+            for (block, ino, page) in owners.pages(first..at) {
+                if !named.contains(&(block, ino, page)) && !state.tree.strays.has(ino) {
+                    self.findings.push(Finding::Unlisted { ino, segment });
+                }
             }
         }
         Ok(())

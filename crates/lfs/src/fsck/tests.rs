@@ -4,11 +4,12 @@ use super::{Check, Finding, check};
 use crate::checkpoint;
 use crate::device::{Device, MemDevice};
 use crate::error::{Error, Structure};
-use crate::format::{BLOCK, ROOT};
+use crate::format::{BLOCK, Compression, ROOT};
 use crate::object::{Body, Link, Page, Place, Within};
 use crate::ops::Shape;
 use crate::recovery::recover;
 use crate::state::{Limits, State};
+use crate::txn::Txn;
 use crate::volume::{Format, Volume, mkfs};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -210,7 +211,9 @@ fn a_page_beyond_the_end_is_found() {
             all.insert(9, first);
         });
     });
-    assert!(matches!(found[..], [Finding::BeyondEnd { page: 9, .. }]), "{found:?}");
+    assert!(matches!(found[0], Finding::BeyondEnd { page: 9, .. }), "{found:?}");
+    // The summary speaks of the page that it was.
+    assert!(matches!(found[1..], [Finding::Unlisted { .. }]), "{found:?}");
 }
 
 #[test]
@@ -265,6 +268,44 @@ fn packs_that_are_not_alone_are_found() {
         pages(state, other.expect("another"), |all| drop(all.insert(0, packed(at, 0, 1))));
     });
     assert!(found.contains(&Finding::Shared { at }), "{found:?}");
+}
+
+/// A page that has come to a file from another one, by itself and in a pack: the list of such files
+/// does not have it.
+#[test]
+fn a_file_that_is_not_listed_is_found() {
+    for compression in [Compression::Off, Compression::Zstd] {
+        let dev = Arc::new(MemDevice::new(9 + 48 * 16));
+        let (id, label) = ([1; 16], String::new());
+        let format =
+            Format { segment_blocks: 16, cluster: 1, id, label, owner: (0, 0), compression };
+        mkfs(dev.clone(), &format, clock()).expect("mkfs");
+        let volume = open(&dev);
+        let make = |name: &[u8], pages: usize| {
+            volume.plain(|ops| {
+                let f = ops.create(ROOT, name, &Shape::new(Kind::File, 0o600))?;
+                ops.write(f, 0, &vec![7; pages * BLOCK])?;
+                Ok(f)
+            })
+        };
+        let (from, to) = (make(b"from", 9).expect("a file"), make(b"to", 9).expect("a file"));
+        volume.checkpoint().expect("a checkpoint");
+        let packed = volume.pack().expect("it is packed").pages;
+        assert_eq!(packed > 0, compression.is_on());
+        let mut txn = Txn::new();
+        let take =
+            |ops: &mut crate::Ops<'_>| ops.take((from, 4), (to, 7)).map(|took| assert!(took));
+        volume.within(&mut txn, take).and_then(|()| volume.commit(txn)).expect("it is moved");
+        volume.close().expect("it closes");
+        assert_eq!(checked(&dev).findings, []);
+        let (mut state, ..) = recover(dev.clone(), clock()).expect("it opens");
+        state.head.epoch += 1;
+        let place = state.tree.get(to).expect("a file").pages().expect("pages")[&7].place;
+        let (segment, _) = state.tree.env.geometry.locate(place.expect("a place").at).expect("one");
+        state.tree.strays.forget(to);
+        checkpoint::write(&mut state).expect("a checkpoint");
+        assert_eq!(checked(&dev).findings, [Finding::Unlisted { ino: to, segment }]);
+    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! One tree: that its names, counts and blocks agree.
 
 use super::{Check, Finding};
+use crate::entry::Entry;
 use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, Blob, Ino, ROOT};
 use crate::object::{Object, Place};
 use crate::pack;
+use crate::piece::Piece;
 use crate::tree::{Stored, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -28,6 +30,8 @@ pub struct Owners {
     single: BTreeMap<u64, u32>,
     /// By first block.
     packs: BTreeMap<u64, Pack>,
+    /// The block of each page of a file, or the first one of its pack.
+    pages: Vec<(u64, Ino, u64)>,
 }
 
 /// What is known of a pack.
@@ -51,6 +55,13 @@ impl Owners {
         let single = self.single.range(within.clone()).next_back().map(|(at, _)| *at);
         let pack = self.packs.range(within).next_back().map(|(at, pack)| at + pack.blocks - 1);
         single.max(pack)
+    }
+
+    /// The pages of files that lie there, after [`walk`].
+    pub fn pages(&self, within: Range<u64>) -> impl Iterator<Item = (u64, Ino, u64)> + '_ {
+        let from = self.pages.partition_point(|(at, ..)| *at < within.start);
+        let pages = self.pages[from..].iter().copied();
+        pages.take_while(move |(at, ..)| *at < within.end)
     }
 
     /// How many of some blocks are in use.
@@ -137,6 +148,7 @@ pub fn walk(check: &mut Check, tree: &mut Tree, owners: &mut Owners) -> Result<(
         }
     }
     agree(check, &known);
+    owners.pages.sort_unstable();
     let shared = owners.overlaps().into_iter().map(|at| Finding::Shared { at });
     check.findings.extend(shared);
     Ok(())
@@ -192,6 +204,7 @@ fn pages(
     for (page, known) in object.pages().into_iter().flatten() {
         let Some(place) = known.place else { continue };
         check.pages += 1;
+        owners.pages.push((place.at, ino, *page));
         if place.is_packed() {
             let all = object.pages().expect("it has this page");
             let counts = pack::counts(all, *page, place);
@@ -213,6 +226,23 @@ fn pages(
         }
     }
     Ok(())
+}
+
+/// The pages that a piece at a block speaks of, as [`Owners::pages`] has them.
+pub fn name(piece: &Piece, at: u64, named: &mut BTreeSet<(u64, Ino, u64)>) {
+    let mut at = at + u64::from(piece.summary);
+    for entry in &piece.entries {
+        match entry {
+            Entry::Data(ino, first, n) => {
+                named.extend((0..u64::from(*n)).map(|i| (at + i, *ino, first + i)));
+            }
+            Entry::Packed(ino, _, pages) => {
+                named.extend(pages.iter().map(|packed| (at, *ino, packed.page)));
+            }
+            _ => {}
+        }
+        at += u64::from(entry.payload());
+    }
 }
 
 fn agree(check: &mut Check, known: &BTreeMap<Ino, Known>) {
