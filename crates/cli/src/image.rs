@@ -114,7 +114,7 @@ pub fn cannot(path: &Path, e: Error) -> Problem {
         Error::Corrupt { what: Structure::Stream, .. } => {
             "nothing has changed; the stream has to be sent again, and whole"
         }
-        Error::Corrupt { .. } => {
+        Error::Corrupt { .. } | Error::Unread { .. } => {
             "nothing was changed; systx fsck FILE names all damage; what is lost comes back by \
              systx mkfs and systx receive of the last whole stream and those after it"
         }

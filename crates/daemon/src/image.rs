@@ -536,7 +536,7 @@ fn cannot_use(file: &Path, e: &Error) -> Failure {
     let failure = match e {
         Error::NotAVolume(_) => Failure::new(FailureKind::Invalid, text)
             .hint("is it the right file?  systx mkfs FILE makes a volume"),
-        Error::Corrupt { .. } => {
+        Error::Corrupt { .. } | Error::Unread { .. } => {
             Failure::new(FailureKind::Store, text).hint("systx fsck FILE names all damage")
         }
         _ => Failure::new(FailureKind::Io, text),

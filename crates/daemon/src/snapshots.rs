@@ -80,7 +80,7 @@ pub(crate) fn failed(file: &Path, name: &str, e: &Error) -> Failure {
             "there is no space for a snapshot",
             "remove files or other snapshots; or unmount it, and systx grow FILE SIZE",
         ),
-        Error::Corrupt { .. } => {
+        Error::Corrupt { .. } | Error::Unread { .. } => {
             said(FailureKind::Store, &e.to_string(), "unmount it; systx fsck FILE names all damage")
         }
         e => said(FailureKind::Io, &e.to_string(), "look at the device (dmesg)"),

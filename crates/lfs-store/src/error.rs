@@ -7,7 +7,7 @@ use systx_store::{CommitError, Poisoned};
 pub(crate) fn io_error(error: Error) -> std::io::Error {
     match error {
         Error::Io(error) => error,
-        Error::Corrupt { .. } => {
+        Error::Corrupt { .. } | Error::Unread { .. } => {
             tracing::error!(%error, "a volume is damaged");
             error.errno().into()
         }

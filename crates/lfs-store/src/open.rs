@@ -90,7 +90,7 @@ pub fn open(
 ) -> Result<Arc<VolumeStore>, OpenError> {
     let path = config.path;
     let failed = |error: Error| match error {
-        Error::Corrupt { .. } | Error::NotAVolume(_) => {
+        Error::Corrupt { .. } | Error::Unread { .. } | Error::NotAVolume(_) => {
             OpenError::Damaged { path: path.clone(), what: error.to_string() }
         }
         error => OpenError::Io { path: path.clone(), source: io_error(error) },

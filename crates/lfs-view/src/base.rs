@@ -20,7 +20,9 @@ pub(crate) enum Base {
 pub(crate) fn answer(error: Error) -> Errno {
     let errno = error.errno();
     match error {
-        Error::Corrupt { .. } => tracing::error!(%error, "a volume is damaged"),
+        Error::Corrupt { .. } | Error::Unread { .. } => {
+            tracing::error!(%error, "a volume is damaged");
+        }
         Error::Io(ref source) if errno == Errno::IO => {
             tracing::error!(%source, "the device of a volume failed");
         }

@@ -5,6 +5,7 @@
 //! or in the crash model knows of cleaning.
 
 use crate::checkpoint;
+use crate::device;
 use crate::entry::{BlobOf, Entry, PagePacked};
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, Blob, Ino, PACK_PAGES};
@@ -91,10 +92,16 @@ pub fn step(state: &mut State, policy: &dyn Policy, budget: u64) -> Result<Clean
     let mut cleaned = Cleaned::default();
     for candidate in ranked(state, policy) {
         let moved = state.pending.page_count() - begun;
-        if moved >= budget || !empty(state, candidate.segment)? {
+        if moved >= budget {
             break;
         }
-        cleaned.segments += 1;
+        match empty(state, candidate.segment) {
+            Ok(true) => cleaned.segments += 1,
+            Ok(false) => break,
+            // It stays as it is.
+            Err(e) if e.is_damage() => {}
+            Err(e) => return Err(e),
+        }
     }
     cleaned.moved = state.pending.page_count() - begun;
     Ok(cleaned)
@@ -206,10 +213,16 @@ pub fn coalesce(state: &mut State, ino: Ino, from: u64, max: u64) -> Result<(u64
         if place.is_packed() || state.pending.writes(ino, *page) {
             continue;
         }
-        if !state.has_capacity(2) || !rewrite(state, ino, *page, *place, Known::default())? {
+        if !state.has_capacity(2) {
             return Ok((moved, None));
         }
-        moved += 1;
+        match rewrite(state, ino, *page, *place, Known::default()) {
+            Ok(true) => moved += 1,
+            Ok(false) => return Ok((moved, None)),
+            // It stays where it is.
+            Err(e) if e.is_damage() => {}
+            Err(e) => return Err(e),
+        }
     }
     Ok((moved, more))
 }
@@ -225,10 +238,15 @@ pub fn round(state: &mut State, need: u64) -> Result<bool> {
     let wanted = wanted(state, need);
     let mut dead = 0;
     for candidate in ranked(state, &Greedy) {
-        if dead >= wanted || !empty(state, candidate.segment)? {
+        if dead >= wanted {
             break;
         }
-        dead += u64::from(candidate_dead(&candidate));
+        match empty(state, candidate.segment) {
+            Ok(true) => dead += u64::from(candidate_dead(&candidate)),
+            Ok(false) => break,
+            Err(e) if e.is_damage() => {}
+            Err(e) => return Err(e),
+        }
     }
     checkpoint::write(state)?;
     Ok(state.usage.free() > before)
@@ -294,7 +312,7 @@ impl Known<'_> {
             return Ok(known.to_vec());
         }
         let mut bytes = vec![0; usize::from(place.within.blocks.max(1)) * BLOCK];
-        env.dev.read(place.at, &mut bytes)?;
+        device::read(&*env.dev, place.at, &mut bytes)?;
         Ok(bytes)
     }
 
@@ -340,7 +358,7 @@ pub fn fetch(env: &Env, segment: u32, generation: u32) -> Result<Fetched> {
     let pieces = pieces(env, segment)?;
     let blocks: u32 = pieces.iter().map(Piece::blocks).sum();
     let mut bytes = vec![0; blocks as usize * BLOCK];
-    env.dev.read(env.geometry.first(segment), &mut bytes)?;
+    device::read(&*env.dev, env.geometry.first(segment), &mut bytes)?;
     Ok(Fetched { segment, generation, pieces, blocks: bytes })
 }
 
@@ -369,12 +387,7 @@ pub fn publish_kept(state: &mut State, fetched: &Fetched) -> Result<bool> {
     move_out(state, fetched.segment, &fetched.pieces, known)
 }
 
-fn move_out(
-    state: &mut State,
-    segment: u32,
-    pieces: &[Piece],
-    known: Known<'_>,
-) -> Result<bool> {
+fn move_out(state: &mut State, segment: u32, pieces: &[Piece], known: Known<'_>) -> Result<bool> {
     let start = state.tree.env.geometry.first(segment);
     for piece in pieces {
         let mut at = start + u64::from(piece.header.offset) + u64::from(piece.summary);
@@ -620,13 +633,7 @@ fn carry(
 }
 
 /// Has the next flush write a page again, as it is.
-fn rewrite(
-    state: &mut State,
-    ino: Ino,
-    page: u64,
-    place: Place,
-    known: Known<'_>,
-) -> Result<bool> {
+fn rewrite(state: &mut State, ino: Ino, page: u64, place: Place, known: Known<'_>) -> Result<bool> {
     let records = state.dirtied(&[ino].into())?;
     if !room(state) || state.left(1) <= state.obligations() + records + 2 {
         return Ok(false);

@@ -8,6 +8,7 @@ pub use cached::Cached;
 pub use file::FileDevice;
 pub use simulated::{Crash, Cuts, Fault, SECTOR, SimDisk};
 
+use crate::error::{Error, Result};
 use crate::format::BLOCK;
 use std::io;
 use systx_base::sync::{Mutex, rank};
@@ -43,6 +44,19 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// If that cannot be said.
     fn sync(&self) -> io::Result<()>;
+}
+
+/// Reads as [`Device::read`], and says which block cannot be read.
+///
+/// # Errors
+/// [`Error::Unread`].
+pub(crate) fn read(dev: &dyn Device, at: u64, to: &mut [u8]) -> Result<()> {
+    if dev.read(at, to).is_ok() {
+        return Ok(());
+    }
+    // One after the other: perhaps it was only for a moment.
+    let mut each = (at..).zip(to.chunks_exact_mut(BLOCK));
+    each.try_for_each(|(at, to)| dev.read(at, to).map_err(|source| Error::Unread { at, source }))
 }
 
 /// The byte range of `len` bytes at block `at` on a device of `blocks` blocks.

@@ -108,6 +108,14 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// The device does not give back what was written.
+    #[error("block {at} cannot be read: {source}")]
+    Unread {
+        /// Block of the device.
+        at: u64,
+        /// What the device says.
+        source: std::io::Error,
+    },
     /// The device failed.  For a commit: the outcome is unknown until the volume is opened again.
     #[error("the device failed: {0}")]
     Io(#[from] std::io::Error),
@@ -125,6 +133,12 @@ impl Error {
     /// Bytes that do not decode.
     pub(crate) fn undecodable(what: Structure, at: u64) -> impl Fn(DecodeError) -> Error {
         move |e| Error::corrupt(what, at, e.to_string())
+    }
+
+    /// Whether something of the volume is not what was written, or cannot be read.  The rest is as
+    /// it was.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Error::Corrupt { .. } | Error::Unread { .. })
     }
 
     /// What a system call would answer.
@@ -145,7 +159,9 @@ impl Error {
             Error::Conflict { .. } | Error::Removed(_) | Error::GivenUp => Errno::CANCELED,
             Error::Busy(_) => Errno::BUSY,
             Error::Corrupt { .. } | Error::Poisoned => Errno::IO,
-            Error::Io(e) => Errno::from_io_error(e).unwrap_or(Errno::IO),
+            Error::Io(e) | Error::Unread { source: e, .. } => {
+                Errno::from_io_error(e).unwrap_or(Errno::IO)
+            }
         }
     }
 }

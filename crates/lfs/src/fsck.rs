@@ -8,16 +8,16 @@ mod tests;
 mod tree;
 
 use self::tree::Owners;
-use crate::device::Device;
+use crate::device::{self, Device};
 use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, COPIES, Head, Ino, Super};
-use crate::piece::{self, Header, Purpose};
+use crate::piece::{self, Header, Piece, Purpose};
 use crate::recovery::{
     environment, is_later, prove, read_checkpoints, read_root, recover_unproven,
 };
 use crate::state::State;
 use crate::superblock::read_super;
-use crate::tree::{Clock, Tree};
+use crate::tree::{Clock, Env, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -33,6 +33,11 @@ pub enum Finding {
         at: u64,
         /// What is wrong.
         why: String,
+    },
+    /// The device does not give back a block that belongs to something.
+    Unreadable {
+        /// The block.
+        at: u64,
     },
     /// The log has a later commit behind its end: something before that is lost.
     LogBroken {
@@ -114,6 +119,7 @@ impl fmt::Display for Finding {
         let shown = |name: &Vec<u8>| String::from_utf8_lossy(name).into_owned();
         match self {
             Finding::Damaged { what, at, why } => write!(f, "{what:?} at block {at}: {why}"),
+            Finding::Unreadable { at } => write!(f, "block {at} cannot be read"),
             Finding::LogBroken { at } => {
                 write!(f, "the log ends before a commit at block {at}: what is between is lost")
             }
@@ -207,7 +213,19 @@ impl Check {
                 self.findings.push(Finding::Damaged { what, at, why });
                 Ok(())
             }
+            Error::Unread { at, .. } => {
+                self.findings.push(Finding::Unreadable { at });
+                Ok(())
+            }
             e => Err(e),
+        }
+    }
+
+    /// What stands at a place of a segment, and notes what cannot be read.
+    fn piece(&mut self, env: &Env, segment: u32, offset: u32) -> Result<Option<Piece>> {
+        match piece::read(&*env.dev, &env.geometry, &env.id, segment, offset) {
+            Ok(found) => Ok(found),
+            Err(e) => self.note(e).map(|()| None),
         }
     }
 
@@ -220,9 +238,9 @@ impl Check {
         let mut found = Vec::new();
         for (at, what) in [(0, Structure::Super), (last, Structure::SuperCopy)] {
             let mut block = vec![0; BLOCK];
-            dev.read(at, &mut block)?;
+            let read = device::read(dev, at, &mut block);
             self.metadata.insert(at, what);
-            found.push((at, what, Super::decode(&block, what, at)));
+            found.push((at, what, read.and_then(|()| Super::decode(&block, what, at))));
         }
         // A device of which neither is one is no volume.
         if found.iter().all(|(_, _, s)| matches!(s, Err(Error::NotAVolume(_)))) {
@@ -323,8 +341,8 @@ impl Check {
         }
     }
 
-    /// What is in use is spoken of by a summary, which the cleaner needs; it asks those that are listed
-    /// for what has gone to another file.
+    /// What is in use is spoken of by a summary, which the cleaner needs; it asks those that are
+    /// listed for what has gone to another file.
     fn summaries(&mut self, state: &State, owners: &Owners) -> Result<()> {
         let env = &state.tree.env;
         for segment in 0..env.geometry.segments {
@@ -334,8 +352,7 @@ impl Check {
             let (mut at, mut named) = (first, BTreeSet::new());
             while at <= last {
                 let offset = (at - first) as u32;
-                let found = piece::read(&*env.dev, &env.geometry, &env.id, segment, offset)?;
-                let Some(piece) = found else {
+                let Some(piece) = self.piece(env, segment, offset)? else {
                     self.damaged(Structure::Summary, at, "no summary for blocks that are in use");
                     break;
                 };
@@ -356,11 +373,19 @@ impl Check {
     /// Commits that recovery did not come to: the end of the log is not where it seems.
     fn log(&mut self, state: &State) -> Result<()> {
         let (env, head) = (&state.tree.env, &state.head);
+        // What ends the log may be that its next piece cannot be read.
+        for (segment, offset) in [(head.segment, head.offset), (head.next, 0)] {
+            if let Some(next) = self.piece(env, segment, offset)?
+                && let Err(e @ Error::Unread { .. }) =
+                    piece::verify_payload(&*env.dev, &env.geometry, &next)
+            {
+                self.note(e)?;
+            }
+        }
         for segment in 0..env.geometry.segments {
             let mut offset = 0;
             while offset < env.geometry.segment_blocks {
-                let found = piece::read(&*env.dev, &env.geometry, &env.id, segment, offset)?;
-                match found {
+                match self.piece(env, segment, offset)? {
                     Some(piece) => {
                         let at = env.geometry.first(segment) + u64::from(offset);
                         self.beyond(head, &piece.header, at);

@@ -101,7 +101,7 @@ impl Unpacked {
     pub fn page(
         &self,
         place: Place,
-        read: impl FnOnce(&mut [u8]) -> std::io::Result<()>,
+        read: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<Vec<u8>> {
         let known = self.0.0.lock().iter().find(|(at, _)| *at == place.at).map(|(_, p)| p.clone());
         if let Some(page) = known.as_deref().and_then(|raw| of(raw, place).ok()) {

@@ -2,7 +2,7 @@
 //! and the blocks that the summary speaks of.  A group is one piece or several; it is valid as a
 //! whole or not at all.
 
-use crate::device::{Aligned, Device};
+use crate::device::{self, Aligned, Device};
 use crate::entry::Entry;
 use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, Geometry, VolumeId};
@@ -233,11 +233,11 @@ pub fn read(
     }
     let at = geometry.first(segment) + u64::from(offset);
     let mut bytes = vec![0; BLOCK];
-    dev.read(at, &mut bytes)?;
+    device::read(dev, at, &mut bytes)?;
     let Some((summary, _)) = sizes(&bytes, room) else { return Ok(None) };
     if summary > 1 {
         bytes.resize(summary as usize * BLOCK, 0);
-        dev.read(at + 1, &mut bytes[BLOCK..])?;
+        device::read(dev, at + 1, &mut bytes[BLOCK..])?;
     }
     let piece = decode(&bytes, id).ok();
     Ok(piece.filter(|p| p.header.segment == segment && p.header.offset == offset))
@@ -296,7 +296,7 @@ pub fn verify_payload(dev: &dyn Device, geometry: &Geometry, piece: &Piece) -> R
         + u64::from(piece.header.offset)
         + u64::from(piece.summary);
     let mut bytes = vec![0; piece.crcs.len() * BLOCK];
-    dev.read(first, &mut bytes)?;
+    device::read(dev, first, &mut bytes)?;
     for ((block, crc), at) in bytes.chunks_exact(BLOCK).zip(&piece.crcs).zip(first..) {
         if !keeps(Rule::BlockSum, crc32c::crc32c(block) == *crc) {
             return Err(Error::corrupt(Structure::Data, at, "wrong sum"));

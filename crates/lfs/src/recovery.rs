@@ -14,7 +14,7 @@ mod tests;
 pub use ended::is_later;
 pub use newest::prove;
 
-use crate::device::Device;
+use crate::device::{self, Device};
 use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, COPIES, Checkpoint, Head, Super};
 use crate::pack::Unpacked;
@@ -43,7 +43,7 @@ pub struct Report {
 pub fn read_checkpoints(env: &Env) -> Vec<Result<Checkpoint>> {
     let read = |at: u64| {
         let mut block = vec![0; BLOCK];
-        env.dev.read(at, &mut block)?;
+        device::read(&*env.dev, at, &mut block)?;
         Checkpoint::decode(&block, &env.id, &env.geometry, at)
     };
     (1..=2 * COPIES).map(read).collect()
@@ -55,7 +55,9 @@ pub fn read_checkpoints(env: &Env) -> Vec<Result<Checkpoint>> {
 /// [`Error::NotAVolume`], [`Error::Io`]; [`Error::Corrupt`], also if the newest checkpoint may be
 /// one that cannot be read, or the log breaks off before its end.
 pub fn recover(dev: Arc<dyn Device>, clock: Clock) -> Result<(State, Report, Super)> {
-    let (state, report, sup) = recover_broken(dev, clock)?;
+    let (env, sup) = environment(dev, clock)?;
+    newest::prove(&env)?;
+    let (state, report, sup) = recover_to(env, sup, End::Whole)?;
     ended::prove(&state)?;
     Ok((state, report, sup))
 }
@@ -87,8 +89,21 @@ pub fn environment(dev: Arc<dyn Device>, clock: Clock) -> Result<(Env, Super)> {
 /// # Errors
 /// As [`recover`].
 pub fn recover_unproven(env: Env, sup: Super) -> Result<(State, Report, Super)> {
+    recover_to(env, sup, End::Readable)
+}
+
+/// Where the log ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// What cannot be read may be a part of it.
+    Whole,
+    /// Where it cannot be read on.
+    Readable,
+}
+
+fn recover_to(env: Env, sup: Super, end: End) -> Result<(State, Report, Super)> {
     let mut state = load(env.clone(), newest::readable(&env)?)?;
-    let report = roll_forward(&mut state)?;
+    let report = roll_forward(&mut state, end)?;
     for ino in std::mem::take(&mut state.orphans) {
         match state.tree.get(ino).map(|object| object.node.attrs.nlink) {
             Ok(0) => state.delete(ino)?,
@@ -207,13 +222,17 @@ impl Probe {
     }
 }
 
-fn roll_forward(state: &mut State) -> Result<Report> {
+fn roll_forward(state: &mut State, end: End) -> Result<Report> {
     let mut report = Report::default();
     loop {
         let mut probe = Probe { head: state.head, taken: Vec::new() };
         let mut group = Vec::new();
         let whole = loop {
-            let Some(piece) = probe.next(state, group.is_empty())? else { break false };
+            let next = match probe.next(state, group.is_empty()) {
+                Err(Error::Unread { .. }) if end == End::Readable => None,
+                other => other?,
+            };
+            let Some(piece) = next else { break false };
             probe.advance(&piece);
             group.push(piece);
             if group.last().is_some_and(|p| p.header.end) {

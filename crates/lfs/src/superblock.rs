@@ -1,6 +1,6 @@
 //! The two super blocks: how they are read, made whole again, and changed when a volume grows.
 
-use crate::device::Device;
+use crate::device::{self, Device};
 use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, Geometry, Super};
 
@@ -11,7 +11,7 @@ use crate::format::{BLOCK, Geometry, Super};
 pub fn read_super(dev: &dyn Device) -> Result<Super> {
     let read = |at: u64, what| -> Result<Super> {
         let mut block = vec![0; BLOCK];
-        dev.read(at, &mut block)?;
+        device::read(dev, at, &mut block)?;
         let found = Super::decode(&block, what, at)?;
         if found.blocks > dev.blocks() {
             return Err(Error::corrupt(what, at, "the device is smaller than the volume"));
@@ -32,8 +32,8 @@ pub fn read_super(dev: &dyn Device) -> Result<Super> {
 pub fn mend(dev: &dyn Device, sup: &Super) -> Result<()> {
     for (at, what) in [(0, Structure::Super), (sup.blocks - 1, Structure::SuperCopy)] {
         let mut block = vec![0; BLOCK];
-        dev.read(at, &mut block)?;
-        if Super::decode(&block, what, at).ok().as_ref() != Some(sup) {
+        let is_read = dev.read(at, &mut block).is_ok();
+        if !is_read || Super::decode(&block, what, at).ok().as_ref() != Some(sup) {
             dev.write_durable(at, &sup.encode())?;
         }
     }

@@ -1,6 +1,6 @@
 //! The tree as of one point of the log: the inode map, and the objects that were needed so far.
 
-use crate::device::Device;
+use crate::device::{self, Device};
 use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, Blob, CHUNK, Compression, Geometry, Ino, VolumeId};
 use crate::moments::Moments;
@@ -60,7 +60,7 @@ impl Env {
             }
             let start = bytes.len();
             bytes.resize(start + *n as usize * BLOCK, 0);
-            self.dev.read(*at, &mut bytes[start..])?;
+            device::read(&*self.dev, *at, &mut bytes[start..])?;
         }
         bytes.truncate(blob.len as usize);
         if crc32c::crc32c(&bytes) != blob.crc {
@@ -75,7 +75,7 @@ impl Env {
     /// As [`Env::read_blob`].
     pub fn read_page(&self, place: Place) -> Result<Vec<u8>> {
         if place.is_packed() {
-            return self.unpacked.page(place, |to| self.dev.read(place.at, to));
+            return self.unpacked.page(place, |to| device::read(&*self.dev, place.at, to));
         }
         let mut bytes = vec![0; BLOCK];
         self.read_pages(place.at, &[place.crc], &mut bytes)?;
@@ -87,7 +87,7 @@ impl Env {
     /// # Errors
     /// As [`Env::read_blob`].
     pub fn read_pages(&self, first: u64, sums: &[u32], to: &mut [u8]) -> Result<()> {
-        self.dev.read(first, to)?;
+        device::read(&*self.dev, first, to)?;
         for ((at, page), sum) in (first..).zip(to.chunks_exact(BLOCK)).zip(sums) {
             if crc32c::crc32c(page) != *sum {
                 return Err(Error::corrupt(Structure::Data, at, "wrong sum"));
@@ -266,7 +266,8 @@ impl Tree {
         for ino in self.strays.unknown() {
             match self.load(ino) {
                 // A segment with damaged pages of it is not freed: they are counted.
-                Ok(()) | Err(Error::NotFound | Error::Corrupt { .. }) => {}
+                Ok(()) | Err(Error::NotFound) => {}
+                Err(e) if e.is_damage() => {}
                 Err(e) => return Err(e),
             }
             let segments = self.segments_of(ino);

@@ -6,7 +6,7 @@
 
 use super::{Device, range};
 use crate::format::BLOCK;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::sync::Arc;
@@ -55,6 +55,8 @@ struct Inner {
     calls: u64,
     syncs: u64,
     durable: u64,
+    /// Blocks that cannot be read until they are written.
+    unreadable: BTreeSet<u64>,
 }
 
 /// The disk.
@@ -88,9 +90,17 @@ impl SimDisk {
     }
 
     fn from_image(blocks: u64, image: Image) -> SimDisk {
-        let (start, record, fault) = (image.clone(), Vec::new(), Fault::None);
-        let inner =
-            Inner { blocks, start, now: image, record, fault, calls: 0, syncs: 0, durable: 0 };
+        let inner = Inner {
+            blocks,
+            start: image.clone(),
+            now: image,
+            record: Vec::new(),
+            fault: Fault::None,
+            calls: 0,
+            syncs: 0,
+            durable: 0,
+            unreadable: BTreeSet::new(),
+        };
         SimDisk { inner: Mutex::new(rank::LEAF, inner) }
     }
 
@@ -109,6 +119,19 @@ impl SimDisk {
             let old = image.entry(sector).or_insert_with(|| Arc::new([0; SECTOR]));
             Arc::make_mut(old)[byte % SECTOR] ^= 0x10;
         }
+    }
+
+    /// A block cannot be read, until it is written.  A copy of the disk can be read.
+    pub fn unreadable(&self, block: u64) {
+        self.inner.lock().unreadable.insert(block);
+    }
+
+    /// Blocks that cannot be read, by a seed: one of so many on the average.  Returns how many.
+    pub fn unreadable_by(&self, seed: u64, one_of: u64) -> usize {
+        let mut inner = self.inner.lock();
+        let bad = (0..inner.blocks).filter(|at| mix(seed ^ mix(*at + 1)).is_multiple_of(one_of));
+        inner.unreadable = bad.collect();
+        inner.unreadable.len()
     }
 
     /// A disk with what this one has, and zeros up to `blocks` blocks.
@@ -176,6 +199,9 @@ impl SimDisk {
         inner.fails()?;
         range(inner.blocks, first, bytes.len())?;
         inner.durable += u64::from(durable);
+        for at in first..first + (bytes.len() / BLOCK) as u64 {
+            inner.unreadable.remove(&at);
+        }
         let lie = match inner.fault {
             Fault::NotDurable => true,
             Fault::SkipsDurable(n) => inner.durable == n + 1,
@@ -293,6 +319,10 @@ impl Device for SimDisk {
     fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         let inner = self.inner.lock();
         range(inner.blocks, at, to.len())?;
+        let blocks = at..at + (to.len() / BLOCK) as u64;
+        if inner.unreadable.range(blocks).next().is_some() {
+            return Err(rustix::io::Errno::IO.into());
+        }
         let first = at * (BLOCK / SECTOR) as u64;
         for (n, chunk) in (first..).zip(to.chunks_exact_mut(SECTOR)) {
             match inner.now.get(&n) {

@@ -167,7 +167,7 @@ impl Volume {
             if stop() {
                 break;
             }
-            let fetched = cleaner::fetch(&self.env, segment, generation)?;
+            let Some(fetched) = self.fetch(segment, generation, &mut round)? else { continue };
             let packs = self.survivors(&fetched, stop)?;
             let mut state = self.state.lock();
             state.flow.goes_on()?;
@@ -177,7 +177,7 @@ impl Volume {
             match cleaner::publish(&mut state, &fetched) {
                 Ok(true) => emptied.push((segment, generation)),
                 Ok(false) => break,
-                Err(Error::Corrupt { .. }) => round.damaged.push(segment),
+                Err(e) if e.is_damage() => round.damaged.push(segment),
                 Err(e) => return Err(e),
             }
             round.cleaned.moved += state.pending.page_count().saturating_sub(begun);
@@ -202,6 +202,22 @@ impl Volume {
         }
         round.gained = state.usage.free().saturating_sub(before);
         Ok(round)
+    }
+
+    /// Reads a segment; one with damage in it is noted.
+    fn fetch(
+        &self,
+        segment: u32,
+        generation: u32,
+        round: &mut Round,
+    ) -> Result<Option<cleaner::Fetched>> {
+        match cleaner::fetch(&self.env, segment, generation) {
+            Err(e) if e.is_damage() => {
+                round.damaged.push(segment);
+                Ok(None)
+            }
+            other => other.map(Some),
+        }
     }
 
     /// Before a snapshot: moves what is live out of segments that are mostly dead, also out of
@@ -279,6 +295,7 @@ impl Volume {
             let most = self.env.geometry.segment_blocks.into();
             let (moved, more) = match cleaner::coalesce(&mut state, ino, from, most) {
                 Err(Error::NotFound) => (0, None),
+                Err(e) if e.is_damage() => (0, None),
                 other => other?,
             };
             (written, page) = (written + moved, more);

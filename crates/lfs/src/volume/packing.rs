@@ -4,7 +4,7 @@
 use super::Volume;
 use super::cleaning::{Packed, Tending};
 use crate::cleaner::{self, Fetched, Known, Loose};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::Compression;
 use crate::group::Moved;
 use crate::state::State;
@@ -56,10 +56,12 @@ impl Volume {
             };
             drop(state);
             at.tried.insert(segment, generation);
-            let pieces = cleaner::pieces(&self.env, segment)?;
-            let loose = cleaner::live(&mut self.state.lock(), (segment, generation), &pieces);
-            let loose = match loose {
-                Err(Error::Corrupt { .. }) => continue,
+            let pieces = cleaner::pieces(&self.env, segment);
+            let live = |pieces: Vec<_>| {
+                cleaner::live(&mut self.state.lock(), (segment, generation), &pieces)
+            };
+            let loose = match pieces.and_then(live) {
+                Err(e) if e.is_damage() => continue,
                 other => other?,
             };
             let packs = self.compress(&loose, Known::default(), stop);
@@ -84,7 +86,7 @@ impl Volume {
         match loose {
             Ok(loose) => Ok(self.compress(&loose, fetched.known(&self.env), stop)),
             // To move the rest says so.
-            Err(Error::Corrupt { .. }) => Ok(Vec::new()),
+            Err(e) if e.is_damage() => Ok(Vec::new()),
             Err(e) => Err(e),
         }
     }
@@ -188,7 +190,8 @@ mod tests {
     fn cold() -> (Arc<MemDevice>, Volume, Vec<Moved>) {
         let dev = Arc::new(MemDevice::new(9 + 40 * 16));
         let (id, label, compression) = ([3; 16], String::new(), Compression::Zstd);
-        let format = Format { segment_blocks: 16, cluster: 1, id, label, owner: (0, 0), compression };
+        let format =
+            Format { segment_blocks: 16, cluster: 1, id, label, owner: (0, 0), compression };
         mkfs(dev.clone(), &format, clock()).expect("mkfs");
         let volume = open(&dev);
         let make =
