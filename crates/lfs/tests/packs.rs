@@ -407,3 +407,21 @@ fn a_round_of_cleaning_reads_what_it_moves_once() {
         assert_eq!(tree(&volume), before);
     }
 }
+
+/// Several packs of more than one block in one piece, of which nothing but the log knows.
+#[test]
+fn packs_of_the_log_lie_behind_each_other() {
+    let (disk, volume) = fresh_packing(BLOCKS);
+    for n in 0..8u64 {
+        // They become half as many blocks.
+        let page = |k: u64| [&bytes(n << 8 | k, 1500)[..], &[0; 4096 - 1500][..]].concat();
+        write(&volume, &format!("f{n}"), &(0..5).flat_map(page).collect::<Vec<u8>>());
+    }
+    volume.checkpoint().unwrap();
+    let before = tree(&volume);
+    let packed = volume.pack().unwrap();
+    assert!(packed.pages >= 20 && packed.blocks * 5 >= packed.pages * 2, "{packed:?}");
+    drop(volume);
+    assert_eq!(checked(&disk).findings, []);
+    assert_eq!(tree(&open(disk).unwrap()), before);
+}

@@ -66,7 +66,10 @@ fn apply(state: &mut State, entry: &Entry, blocks: &mut impl Iterator<Item = Pla
             set_pages(state, *ino, (*page..).zip(places))
         }
         Entry::Packed(ino, n, pages) => {
-            let first = blocks.take((*n).into()).next();
+            let mut own = blocks.take((*n).into());
+            let first = own.next();
+            // The next entry speaks of what is behind all of them.
+            own.for_each(drop);
             let Some(Place { at, .. }) = first else { return nonsense("a pack without blocks") };
             set_pages(state, *ino, pages.iter().map(|packed| (packed.page, packed.place(at, *n))))
         }
