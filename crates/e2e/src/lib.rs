@@ -1,11 +1,11 @@
 //! What the end-to-end suites in `tests/` are made of.  Nothing here is part of the product.
 //!
-//! - [`lab`]: a disposable file system with its own daemon, removed again whatever happens;
+//! - [`mod@lab`]: a disposable file system with its own daemon, removed again whatever happens;
 //! - [`run`]: starts the built `systx`, with a limit on everything; a shell inside a run that is
 //!   driven line by line, so that tests order events by pipes and never by sleeping;
 //! - [`tree`]: a whole directory tree as a value, for comparisons;
 //! - [`shared`]: a lab with ordinary users beside root's daemon;
-//! - [`room`]: a mount namespace with several disposable file systems;
+//! - [`mod@room`]: a mount namespace with several disposable file systems;
 //! - [`confine`]: commands with less than root has;
 //! - [`lost`]: a disk that loses what it was not told to keep;
 //! - [`stop`]: ends a process at its n-th call that changes a file system;

@@ -107,13 +107,13 @@ impl Engine {
     /// If it is granted and the transaction has still not lost when the read has been performed,
     /// then what was read is the committed version: a writer first makes the reader lose, and the
     /// reader's [`Engine::on_doom`] calls return before the writer's access is granted.  Under
-    /// [`Isolation::Snapshot`] a commit may install while the read is performed: the reader has to
+    /// `Isolation::Snapshot` a commit may install while the read is performed: the reader has to
     /// compare the version before and after, and asks again if it differs.
     pub fn read(&self, t: TxnId, o: ObjectRef<'_>) -> Access {
         self.access(t, o, Intent::Read)
     }
 
-    /// As [`Engine::read`], and conflicts even under [`Isolation::Snapshot`]: for what a write
+    /// As [`Engine::read`], and conflicts even under `Isolation::Snapshot`: for what a write
     /// relies on, as the emptiness of a directory that is removed, or the name of a file that is
     /// changed.
     pub fn depend(&self, t: TxnId, o: ObjectRef<'_>) -> Access {

@@ -47,7 +47,7 @@ enum Way {
 }
 
 impl Mutation<'_> {
-    /// Its id in [`Access::Wait`]; `None` if it only passed the gate.
+    /// The id for which others wait; `None` if it only passed the gate.
     pub fn id(&self) -> Option<TxnId> {
         match self.way {
             Way::Table(id) => Some(id),
