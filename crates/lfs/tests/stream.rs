@@ -6,15 +6,15 @@ mod common;
 
 use common::acts::{act, run};
 use common::{
-    BLOCKS, budget, bytes, clock, cluster_of, commit, dump, file, format, fresh, fresh_clusters,
-    open, tree,
+    BLOCKS, budget, bytes, clock, cluster_of, commit, dir, dump, file, format, fresh,
+    fresh_clusters, open, tree,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
 use systx_lfs::device::{Cuts, SimDisk};
 use systx_lfs::format::ROOT;
 use systx_lfs::fsck::check;
-use systx_lfs::{Error, Format, Greedy, Volume, mkfs, receive, send};
+use systx_lfs::{Error, Format, Greedy, Rename, Volume, mkfs, receive, send};
 
 /// An empty volume of another identity.
 fn other() -> (Arc<SimDisk>, Volume) {
@@ -124,6 +124,42 @@ fn a_stream_that_is_damaged_or_cut_off_changes_nothing() {
     receive(&copy, &mut &stream[..]).unwrap();
 }
 
+/// What goes with a directory has no names any more; what was moved out of it before, or has a name
+/// elsewhere, keeps those.
+#[test]
+fn a_difference_takes_directories_away_with_what_is_in_them() {
+    let (_, volume) = fresh(BLOCKS);
+    commit(&volume, |ops| {
+        let d = ops.create(ROOT, b"d", &dir())?;
+        let sub = ops.create(d, b"sub", &dir())?;
+        for name in [&b"goes"[..], b"moves", b"linked"] {
+            let f = ops.create(sub, name, &file())?;
+            ops.write(f, 0, name)?;
+        }
+        let linked = ops.lookup(sub, b"linked")?.ino;
+        ops.link(linked, ROOT, b"other").map(drop)
+    })
+    .unwrap();
+    volume.snapshot("one").unwrap();
+    let (disk, copy) = other();
+    receive(&copy, &mut &sent(&volume, "one", None)[..]).unwrap();
+    commit(&volume, |ops| {
+        let d = ops.lookup(ROOT, b"d")?.ino;
+        let sub = ops.lookup(d, b"sub")?.ino;
+        ops.rename((sub, b"moves"), (ROOT, b"moved"), Rename::Replace)?;
+        ops.unlink(sub, b"goes")?;
+        ops.unlink(sub, b"linked")?;
+        ops.rmdir(d, b"sub")?;
+        ops.rmdir(ROOT, b"d").map(drop)
+    })
+    .unwrap();
+    volume.snapshot("two").unwrap();
+    receive(&copy, &mut &sent(&volume, "two", Some("one"))[..]).unwrap();
+    assert_eq!(tree(&copy), tree(&volume));
+    drop(copy);
+    assert_eq!(check(disk, clock()).unwrap().findings, []);
+}
+
 /// The tree and the name of its snapshot are there, or neither.
 #[test]
 fn a_power_cut_while_receiving_leaves_all_or_nothing() {
@@ -152,7 +188,7 @@ fn a_power_cut_while_receiving_leaves_all_or_nothing() {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 40 * budget() as u32, failure_persistence: None, ..ProptestConfig::default()
+        cases: 600 * budget() as u32, failure_persistence: None, ..ProptestConfig::default()
     })]
 
     #[test]

@@ -32,10 +32,11 @@ pub fn difference(mut from: Option<&mut Tree>, to: &mut Tree, sink: &mut Sink<'_
         trim(&mut from, to);
     }
     for ino in &inos {
-        let Some(new) = named(to, *ino)? else { continue };
-        let old = old_of(&mut from, *ino)?;
-        names(*ino, old.as_ref(), &new, sink)?;
-        pages(*ino, old.as_ref(), &new, to, sink)?;
+        let (old, new) = (old_of(&mut from, *ino)?, named(to, *ino)?);
+        names(*ino, old.as_ref(), new.as_ref(), sink)?;
+        if let Some(new) = new {
+            pages(*ino, old.as_ref(), &new, to, sink)?;
+        }
         trim(&mut from, to);
     }
     gone.into_iter().try_for_each(|ino| sink(Entry::Gone(ino), None))
@@ -86,10 +87,12 @@ fn old_of(from: &mut Option<&mut Tree>, ino: Ino) -> Result<Option<Object>> {
     }
 }
 
-fn names(ino: Ino, old: Option<&Object>, new: &Object, sink: &mut Sink<'_>) -> Result<()> {
-    let Some(entries) = new.entries() else { return Ok(()) };
+/// The names of a directory; one that is gone has lost all that it had, for what has other names
+/// has fewer now.
+fn names(ino: Ino, old: Option<&Object>, new: Option<&Object>, sink: &mut Sink<'_>) -> Result<()> {
     let none = BTreeMap::new();
     let before = old.and_then(Object::entries).unwrap_or(&none);
+    let entries = new.and_then(Object::entries).unwrap_or(&none);
     for name in before.keys().filter(|name| !entries.contains_key(*name)) {
         sink(Entry::Bind(ino, name.clone(), None), None)?;
     }
