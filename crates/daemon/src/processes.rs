@@ -118,17 +118,35 @@ impl Visitor {
 ///
 /// A process may start another one and end, again and again, while the list is read.  So what is
 /// new is looked at until nothing is new: then each that lives has been looked at.
-pub fn find<T>(mut look: impl FnMut(u32) -> Option<T>) -> Vec<T> {
+pub fn find<T>(look: impl FnMut(u32) -> Option<T>) -> Vec<T> {
+    find_in(|| ids("/proc").collect(), last_started, look)
+}
+
+/// A list is read by rising numbers, and mostly whoever is started has a higher one than who starts
+/// it.  Once the numbers begin again it may have one that the list is past: a list with nothing new
+/// says nothing if that happened meanwhile.
+fn find_in<T>(
+    mut list: impl FnMut() -> Vec<u32>,
+    mut last: impl FnMut() -> u32,
+    mut look: impl FnMut(u32) -> Option<T>,
+) -> Vec<T> {
     let mut looked_at = HashSet::new();
     let mut found = Vec::new();
     for _ in 0..ROUNDS {
-        let new: Vec<u32> = ids("/proc").filter(|pid| looked_at.insert(*pid)).collect();
-        if new.is_empty() {
+        let before = last();
+        let new: Vec<u32> = list().into_iter().filter(|pid| looked_at.insert(*pid)).collect();
+        if new.is_empty() && last() >= before {
             break;
         }
         found.extend(new.into_iter().filter_map(&mut look));
     }
     found
+}
+
+/// The number of the process or thread that was started last (`/proc/loadavg`).
+fn last_started() -> u32 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().last().and_then(|last| last.parse().ok()).unwrap_or(0)
 }
 
 /// The numbers that a directory of proc(5) lists: processes, or threads of one.
@@ -229,6 +247,17 @@ os.read(0, 1)
 threading.Thread(target=os.read, args=(0, 1)).start()
 ctypes.CDLL(None).syscall(60, 0)
 ";
+
+    /// The process 30000 starts 300 and ends, while the second list is between the two.
+    #[test]
+    fn a_list_in_which_the_numbers_began_again_is_read_once_more() {
+        let mut lists =
+            [vec![1, 20_000], vec![1, 20_000], vec![1, 300, 20_000]].into_iter().cycle();
+        let mut lasts = [30_000, 30_000, 300, 300, 300].into_iter().cycle();
+        let found = find_in(|| lists.next().unwrap(), || lasts.next().unwrap(), |pid| Some(pid));
+        assert_eq!(found, [1, 20_000, 300]);
+        assert!(last_started() > 0);
+    }
 
     /// Each process of this chain starts the next one and ends.
     #[test]

@@ -41,15 +41,18 @@ fn waits_for_itself(pid: u32) -> bool {
 }
 
 /// A process may hand its work to one that it starts, and end, while the list is read: what is new
-/// is looked at until nothing is new.  So all that live when this returns have been looked at.
+/// is looked at until nothing is new.  So all that live when this returns have been looked at.  A
+/// list says nothing if the numbers began again meanwhile: what is started may have one that the
+/// list is past.
 pub(crate) fn processes_with(runtime: &Path) -> Vec<u32> {
     let wanted =
         [RUNTIME_VARIABLE.as_bytes(), b"=", runtime.as_os_str().as_encoded_bytes()].concat();
     let mut looked_at = BTreeSet::from([std::process::id()]);
     let mut found = Vec::new();
     loop {
+        let before = last_started();
         let new: Vec<_> = processes().filter(|pid| looked_at.insert(*pid)).collect();
-        if new.is_empty() {
+        if new.is_empty() && last_started() >= before {
             return found;
         }
         found.extend(new.into_iter().filter(|pid| {
@@ -57,6 +60,12 @@ pub(crate) fn processes_with(runtime: &Path) -> Vec<u32> {
             environ.split(|b| *b == 0).any(|v| v == wanted)
         }));
     }
+}
+
+/// The number of the process or thread that was started last.
+fn last_started() -> u32 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().last().and_then(|last| last.parse().ok()).unwrap_or(0)
 }
 
 /// All of the machine.
