@@ -294,7 +294,14 @@ proptest! {
         let mut moments: Vec<(Moment, Dump)> = Vec::new();
         for beside in all {
             match beside {
-                Beside::Step(step) => drop(take(&volume, &step).unwrap()),
+                Beside::Step(step) => {
+                    let before = tree(&volume);
+                    match take(&volume, &step) {
+                        // Large clusters leave little of so small a volume.
+                        Err(Error::NoSpace) => assert!(tree(&volume) == before, "{step:?}"),
+                        done => drop(done.unwrap()),
+                    }
+                }
                 Beside::Begin => moments.push((volume.moment(), tree(&volume))),
                 Beside::End(n) if !moments.is_empty() => {
                     drop(moments.remove(n % moments.len()));

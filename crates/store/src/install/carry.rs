@@ -1,6 +1,6 @@
 //! What a rename cannot move: a directory of which a lower layer of an overlay has a part
-//! ([`crate::overlay`]). Its content is carried, name by name, to a new directory, its *substitute*,
-//! and it is removed.
+//! ([`crate::overlay`]). Its content is carried, name by name, to a new directory, its
+//! *substitute*, and it is removed.
 //!
 //! Every step is a rename, and a name that has been carried is not there any more, so an attempt
 //! that was cut off is simply gone on with. What is in there and belongs elsewhere after the commit

@@ -54,6 +54,6 @@ pub const WIDE_LINES: &[(&str, usize)] = &[
     ("lib", 1),
     ("session", 4),
     ("sim", 8),
-    ("store", 7),
+    ("store", 6),
     ("vfs", 5),
 ];
