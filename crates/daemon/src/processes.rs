@@ -254,7 +254,7 @@ ctypes.CDLL(None).syscall(60, 0)
         let mut lists =
             [vec![1, 20_000], vec![1, 20_000], vec![1, 300, 20_000]].into_iter().cycle();
         let mut lasts = [30_000, 30_000, 300, 300, 300].into_iter().cycle();
-        let found = find_in(|| lists.next().unwrap(), || lasts.next().unwrap(), |pid| Some(pid));
+        let found = find_in(|| lists.next().unwrap(), || lasts.next().unwrap(), Some);
         assert_eq!(found, [1, 20_000, 300]);
         assert!(last_started() > 0);
     }
