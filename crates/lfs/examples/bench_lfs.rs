@@ -9,14 +9,17 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::clock;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use systx_base::{Kind, Time};
+use std::time::{Duration, Instant};
+use systx_base::Kind;
 use systx_lfs::device::{Aligned, Device, FileDevice};
 use systx_lfs::format::{BLOCK, Ino, ROOT};
-use systx_lfs::{Clock, Format, Limits, Shape, Txn, Volume, mkfs};
+use systx_lfs::{Format, Limits, Shape, Txn, Volume, mkfs};
 
 const IMAGE: u64 = 768 << 20;
 const PAGES: u64 = 1024;
@@ -59,13 +62,6 @@ fn device(path: &str) -> FileDevice {
     } else {
         FileDevice::create(path, IMAGE).unwrap()
     }
-}
-
-fn clock() -> Clock {
-    Arc::new(|| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        Time { secs: now.as_secs() as i64, nanos: now.subsec_nanos() }
-    })
 }
 
 /// One transaction: a page in each of four files of the client.

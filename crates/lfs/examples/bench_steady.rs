@@ -13,55 +13,25 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::{Counting, clock};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use systx_base::{Kind, Time};
+use std::time::{Duration, Instant};
+use systx_base::Kind;
 use systx_lfs::device::{Device, FileDevice};
 use systx_lfs::format::{BLOCK, Ino, ROOT};
 use systx_lfs::{
-    CleanerThread, Clock, CostBenefit, Figures, Format, Greedy, Limits, Plan, Policy, Shape, Txn,
-    Volume, mkfs,
+    CleanerThread, CostBenefit, Figures, Format, Greedy, Limits, Plan, Policy, Shape, Txn, Volume,
+    mkfs,
 };
 
 /// Pages of each file.
 const PAGES: u64 = 1024;
 /// Pages of a transaction.
 const EACH: u64 = 4;
-
-/// Counts what is written.
-struct Counting {
-    inner: FileDevice,
-    bytes: AtomicU64,
-}
-
-impl Device for Counting {
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
-    }
-    fn read(&self, at: u64, to: &mut [u8]) -> std::io::Result<()> {
-        self.inner.read(at, to)
-    }
-    fn write(&self, at: u64, from: &[u8]) -> std::io::Result<()> {
-        self.bytes.fetch_add(from.len() as u64, Ordering::Relaxed);
-        self.inner.write(at, from)
-    }
-    fn write_durable(&self, at: u64, from: &[u8]) -> std::io::Result<()> {
-        self.bytes.fetch_add(from.len() as u64, Ordering::Relaxed);
-        self.inner.write_durable(at, from)
-    }
-    fn sync(&self) -> std::io::Result<()> {
-        self.inner.sync()
-    }
-}
-
-fn clock() -> Clock {
-    Arc::new(|| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        Time { secs: now.as_secs() as i64, nanos: now.subsec_nanos() }
-    })
-}
 
 struct Bench {
     volume: Arc<Volume>,

@@ -10,17 +10,18 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::clock;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use systx_base::{Kind, Time};
+use std::time::{Duration, Instant};
+use systx_base::Kind;
 use systx_lfs::device::{Device, FileDevice};
 use systx_lfs::format::{BLOCK, Ino, ROOT};
-use systx_lfs::{
-    CleanerThread, Clock, CostBenefit, Format, Limits, Plan, Shape, Txn, Volume, mkfs,
-};
+use systx_lfs::{CleanerThread, CostBenefit, Format, Limits, Plan, Shape, Txn, Volume, mkfs};
 
 const BRANCHES: u64 = 16;
 const TELLERS: u64 = 160;
@@ -32,13 +33,6 @@ const TREES: [(&str, usize); 3] = [("accounts", 100), ("tellers", 4000), ("branc
 
 type Page = Arc<Vec<u8>>;
 type At = (Ino, u64);
-
-fn clock() -> Clock {
-    Arc::new(|| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        Time { secs: now.as_secs() as i64, nanos: now.subsec_nanos() }
-    })
-}
 
 fn get(page: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(page[at..at + 8].try_into().unwrap())
