@@ -4,6 +4,7 @@ use super::RUNTIME_VARIABLE;
 use crate::run::wait_readable;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -79,12 +80,27 @@ fn processes() -> impl Iterator<Item = u32> {
 fn environment(process: &Path) -> Vec<u8> {
     let limit = Instant::now() + Duration::from_secs(1);
     loop {
-        let found = fs::read(process.join("environ")).unwrap_or_default();
+        let found = read_at_once(&process.join("environ")).unwrap_or_default();
         // A thread of the kernel, and what is only waited for, has no program.
         let runs = || fs::read_link(process.join("exe")).is_ok();
         if !found.is_empty() || !runs() || Instant::now() > limit {
             return found;
         }
         std::thread::yield_now();
+    }
+}
+
+/// A text of one program.  The kernel gives one read(2) the text of the program that was there when
+/// the file was opened, and the next one nothing if the process has executed another since: several
+/// reads give a part.
+fn read_at_once(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut text = vec![0; 32 << 10];
+    loop {
+        let size = fs::File::open(path)?.read(&mut text)?;
+        if size < text.len() {
+            text.truncate(size);
+            return Ok(text);
+        }
+        text.resize(2 * size, 0);
     }
 }
