@@ -24,11 +24,17 @@ class Result(unittest.TextTestResult):
 
     def addFailure(self, test, error):
         super().addFailure(test, error)
-        print(f"FAILED {test.id()}", flush=True)
+        failed(test, error)
 
     def addError(self, test, error):
         super().addError(test, error)
-        print(f"FAILED {test.id()}", flush=True)
+        failed(test, error)
+
+
+def failed(test, error):
+    """With the beginning of the reason: whoever reads the end of a long log may have no more."""
+    reason = " | ".join(str(error[1]).split("\n"))
+    print(f"FAILED {test.id()}\n  {error[0].__name__}: {reason[:1000]}", flush=True)
 
 
 def end(*_):

@@ -52,6 +52,11 @@ class Mail(unittest.TestCase):
             lines = [line for line in server.complaints() if not re.search(but, line)]
             self.assertEqual(lines[:20], [], f"seed {SEED}")
 
+    def sessions_end(self):
+        """A client that has said goodbye, or is gone, does not wait for its session's end."""
+        until(lambda: not any(server.children("imap") for server in self.all),
+              "the sessions end")
+
     def nothing_open(self):
         said = self.site.systx("list", "--json").stdout
         self.assertIn('"transactions":[]', said.replace(" ", "").replace("\n", ""))
@@ -97,6 +102,7 @@ class Mail(unittest.TestCase):
 
     def all_there(self, known):
         """What was acknowledged, and nothing that nobody has asked for."""
+        self.sessions_end()
         self.visit()
         found = self.in_mailbox()
         must, may = set(), set()
@@ -118,6 +124,7 @@ class Mail(unittest.TestCase):
                      if uid in have and uid not in one.unsure and have[uid] != there}
             self.assertEqual(wrong, {}, f"flags of {one.word}, {said}")
         self.files_agree(found)
+        self.sessions_end()
         return found
 
     def story(self, known):
