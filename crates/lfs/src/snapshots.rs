@@ -110,6 +110,18 @@ pub fn check_name(state: &State, name: &str) -> Result<()> {
     }
 }
 
+/// Whether a snapshot may have this name, and what it would keep leaves room for so many blocks.
+///
+/// # Errors
+/// [`Error::NoSpace`]; as [`check_name`].
+pub fn check(state: &State, name: &str, need: u64) -> Result<()> {
+    check_name(state, name)?;
+    let segment_blocks = state.tree.env.geometry.segment_blocks;
+    let used = state.usage.segments().iter().filter(|s| s.live > 0 && s.pins == 0);
+    let dead: u64 = used.map(|s| u64::from(segment_blocks - s.live)).sum();
+    if state.has_capacity(dead + 16 + need) { Ok(()) } else { Err(Error::NoSpace) }
+}
+
 /// Makes a snapshot of the committed tree.  One checkpoint has both, the tree and its name.
 /// Nobody may be writing a group.
 ///
@@ -117,13 +129,7 @@ pub fn check_name(state: &State, name: &str) -> Result<()> {
 /// [`Error::NoSpace`] if what it would keep leaves too little; as [`check_name`]; what the
 /// device says.
 pub fn take(state: &mut State, name: &str, origin: Option<Origin>) -> Result<()> {
-    check_name(state, name)?;
-    let geometry = state.tree.env.geometry;
-    let used = state.usage.segments().iter().filter(|s| s.live > 0 && s.pins == 0);
-    let dead: u64 = used.map(|s| u64::from(geometry.segment_blocks - s.live)).sum();
-    if !state.has_capacity(dead + 16) {
-        return Err(Error::NoSpace);
-    }
+    check(state, name, 0)?;
     state.kept.naming = Some(Naming { name: name.to_owned(), origin });
     checkpoint::write(state)?;
     state.keep_named();

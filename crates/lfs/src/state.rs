@@ -64,8 +64,10 @@ pub struct Flow {
 /// Room that somebody asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
-    /// Blocks.
+    /// Blocks that are to be written.
     pub blocks: u64,
+    /// Blocks that are written, and not in use yet: of a transaction that has spilled.
+    pub spilled: u64,
     /// Blocks that have been promised for this very purpose.
     pub own: u64,
     /// It goes to a commit that only takes away.
@@ -75,7 +77,7 @@ pub struct Need {
 impl Need {
     /// So many blocks, for anything.
     pub fn of(blocks: u64) -> Need {
-        Need { blocks, own: 0, removes: false }
+        Need { blocks, spilled: 0, own: 0, removes: false }
     }
 }
 
@@ -194,8 +196,8 @@ impl State {
             return self.has_segments(need.blocks, CLEANERS);
         }
         let others = self.flow.promised.blocks().saturating_sub(need.own);
-        let need = need.blocks + others;
-        self.has_segments(need, RESERVE) && self.has_capacity(need)
+        let written = need.blocks + others;
+        self.has_segments(written, RESERVE) && self.has_capacity(written + need.spilled)
     }
 
     /// Blocks that commits can still take before somebody has to make room; and as many as there
@@ -302,11 +304,11 @@ impl State {
         Ok(true)
     }
 
-    /// Blocks that the commit of a transaction and the records that it changes need at most.
+    /// What the commit of a transaction and the records that it changes need at most.
     ///
     /// # Errors
     /// What reading the volume can say.
-    pub fn need(&mut self, txn: &Txn) -> Result<u64> {
+    pub fn need(&mut self, txn: &Txn) -> Result<Need> {
         let mut inos: BTreeSet<Ino> = txn.patches.keys().copied().collect();
         inos.extend(txn.links.keys());
         inos.extend(txn.entries.keys());
@@ -321,7 +323,7 @@ impl State {
         {
             return Err(Error::NoSpace);
         }
-        Ok(blocks)
+        Ok(Need { spilled: txn.spilled(), ..Need::of(blocks) })
     }
 
     /// Blocks of the records of those that the next checkpoint would not write yet.

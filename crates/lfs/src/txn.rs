@@ -189,6 +189,16 @@ impl Txn {
         self.in_memory + bytes.div_ceil(4096) + 2
     }
 
+    /// Pages that were spilled.
+    pub(crate) fn spilled(&self) -> u64 {
+        self.staged().filter(|(_, _, s)| matches!(s, Staged::Spilled(_))).count() as u64
+    }
+
+    /// Segments with pages that were spilled.
+    pub(crate) fn private_segments(&self) -> usize {
+        self.private.as_ref().map_or(0, |private| private.segments.len())
+    }
+
     /// The changes of an object's attributes.
     pub(crate) fn patch(&mut self, ino: Ino) -> &mut Patch {
         self.patches.entry(ino).or_default()

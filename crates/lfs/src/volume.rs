@@ -378,10 +378,9 @@ impl Volume {
             return Ok(state.flow.applied);
         }
         let removes = state.only_removes(&txn)?;
-        let need = state.need(&txn)?;
         // The promise stands until the room is used: others commit while this one waits for it.
         let own = promise.as_ref().map_or(0, Promise::blocks);
-        let need = Need { blocks: need, own, removes };
+        let need = Need { own, removes, ..state.need(&txn)? };
         self.make_room(&mut state, need)?;
         // A page that is taken out of its file stays where it lies, so it has to lie somewhere.
         while !txn.taken.is_empty() && state.flow.writing {
@@ -435,7 +434,7 @@ impl Volume {
             self.wait_for_writer(state)?;
             if !state.tree.dirty_chunks.is_empty() || !state.pending.is_empty() {
                 checkpoint::write(state)?;
-            } else if !(need.removes || state.has_capacity(need.blocks))
+            } else if !(need.removes || state.has_capacity(need.blocks + need.spilled))
                 || !cleaner::round(state, need.blocks)?
             {
                 return Err(Error::NoSpace);
@@ -613,7 +612,7 @@ impl Volume {
     ) -> Result<T> {
         let mut state = self.state.lock();
         let need = state.need(&txn)?;
-        self.make_room(&mut state, Need::of(need))?;
+        self.make_room(&mut state, need)?;
         self.wait_for_writer(&mut state)?;
         act(&mut state, &mut txn)
     }

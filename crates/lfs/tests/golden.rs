@@ -47,13 +47,13 @@ fn unpack(packed: &[u8]) -> Vec<u8> {
 }
 
 /// The version of a volume without packs, of one that may have some, and of one that writes pages
-/// together.
-const FORMATS: [(u32, Compression, u32); 3] =
-    [(2, Compression::Off, 1), (3, Compression::Zstd, 1), (4, Compression::Zstd, 4)];
+/// together; with the segments that each has.
+const FORMATS: [(u32, Compression, u32, u32); 3] =
+    [(2, Compression::Off, 1, 40), (3, Compression::Zstd, 1, 64), (4, Compression::Zstd, 4, 64)];
 
 /// A volume with something of everything, of which the log has to be followed.
-fn made(compression: Compression, cluster: u32) -> MemDevice {
-    let dev = Arc::new(MemDevice::new(9 + 40 * SEGMENT as usize));
+fn made(compression: Compression, cluster: u32, segments: u32) -> MemDevice {
+    let dev = Arc::new(MemDevice::new(9 + (segments * SEGMENT) as usize));
     mkfs(dev.clone(), &Format { compression, cluster, ..format() }, clock()).unwrap();
     let volume = open(dev.clone()).unwrap();
     let fill = |name: &[u8], seed, len| {
@@ -138,9 +138,9 @@ fn volumes_of_each_format_are_read() {
 /// Who changes the format without a new version breaks volumes that exist.
 #[test]
 fn the_format_is_as_it_was() {
-    for (format, compression, cluster) in FORMATS {
+    for (format, compression, cluster, segments) in FORMATS {
         let image = std::fs::read(golden(format, "image")).unwrap();
-        let (now, then) = (made(compression, cluster).bytes(), unpack(&image));
+        let (now, then) = (made(compression, cluster, segments).bytes(), unpack(&image));
         let differs = |n: &usize| now[n * BLOCK..][..BLOCK] != then[n * BLOCK..][..BLOCK];
         let blocks: Vec<usize> = (0..now.len() / BLOCK).filter(differs).collect();
         assert!(now.len() == then.len() && blocks.is_empty(), "{format}: blocks {blocks:?} differ");
@@ -150,8 +150,8 @@ fn the_format_is_as_it_was() {
 #[test]
 #[ignore = "makes the files"]
 fn make() {
-    let (format, compression, cluster) = FORMATS[FORMATS.len() - 1];
-    let dev = made(compression, cluster);
+    let (format, compression, cluster, segments) = FORMATS[FORMATS.len() - 1];
+    let dev = made(compression, cluster, segments);
     for (what, content) in [
         ("image", pack(&dev.bytes())),
         ("tree", seen(MemDevice::from_bytes(dev.bytes())).into_bytes()),

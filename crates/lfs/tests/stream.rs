@@ -6,7 +6,7 @@ mod common;
 
 use common::acts::{act, run};
 use common::{
-    BLOCKS, budget, bytes, clock, cluster_of, commit, dir, dump, file, format, fresh,
+    BLOCKS, budget, bytes, clock, cluster_of, commit, dir, dump, file, format, fresh, fresh_as,
     fresh_clusters, open, tree,
 };
 use proptest::prelude::*;
@@ -122,6 +122,38 @@ fn a_stream_that_is_damaged_or_cut_off_changes_nothing() {
     copy.checkpoint().unwrap();
     assert_eq!(copy.space().free_segments, free, "what it spilled came back");
     receive(&copy, &mut &stream[..]).unwrap();
+}
+
+/// A stream is the tree and its snapshot.  Where there is room for the one and not for the other
+/// there is neither, on the device and for who goes on with the volume.
+#[test]
+fn a_stream_that_does_not_fit_with_its_snapshot_changes_nothing() {
+    let mut outcomes = [0, 0];
+    for pages in (100..320).step_by(2) {
+        let (_, volume) = fresh(BLOCKS * 2);
+        commit(&volume, |ops| {
+            let f = ops.create(ROOT, b"f", &file())?;
+            ops.write(f, 0, &bytes(pages, pages as usize * 4096))
+        })
+        .unwrap();
+        volume.snapshot("one").unwrap();
+        let stream = sent(&volume, "one", None);
+        let (disk, copy) = fresh_as(BLOCKS, &Format { id: [11; 16], ..format() });
+        let before = tree(&copy);
+        let done = receive(&copy, &mut &stream[..]);
+        let (expected, snapshots) = match &done {
+            Ok(_) => (tree(&volume), 1),
+            Err(Error::NoSpace) => (before, 0),
+            Err(e) => panic!("{pages} pages: {e}"),
+        };
+        outcomes[snapshots] += 1;
+        for copy in [copy, open(disk).unwrap()] {
+            assert!(tree(&copy) == expected, "{pages} pages: {done:?}");
+            assert_eq!(copy.snapshots().len(), snapshots, "{pages} pages: {done:?}");
+            copy.close().unwrap();
+        }
+    }
+    assert!(outcomes.iter().all(|n| *n > 0), "{outcomes:?}");
 }
 
 /// What goes with a directory has no names any more; what was moved out of it before, or has a name

@@ -202,6 +202,35 @@ fn a_transaction_larger_than_memory_is_all_there_or_leaves_nothing() {
     assert_eq!(tree(&volume)["/large"].content, content);
 }
 
+/// Its pages lie in segments already when it is asked whether there is room for it.  They are in
+/// use from the commit on, as those of any other: what the cleaner needs is not given away.
+#[test]
+fn a_transaction_larger_than_memory_gets_no_more_room_than_others() {
+    let mut refused = 0;
+    for pages in (200..600).step_by(3) {
+        let (disk, volume) = fresh(BLOCKS);
+        let done = commit(&volume, |ops| {
+            let f = ops.create(ROOT, b"large", &file())?;
+            ops.write(f, 0, &bytes(pages, pages as usize * BLOCK))
+        });
+        match done {
+            Ok(()) => {}
+            Err(Error::NoSpace) => refused += 1,
+            Err(e) => panic!("{pages} pages: {e}"),
+        }
+        volume.checkpoint().unwrap();
+        let space = volume.space();
+        assert!(space.used <= space.total, "{pages} pages: {space:?}");
+        if tree(&volume).contains_key("/large") {
+            commit(&volume, |ops| ops.unlink(ROOT, b"large").map(drop)).unwrap();
+        }
+        commit(&volume, |ops| ops.create(ROOT, b"small", &file()).map(drop)).unwrap();
+        drop(volume);
+        assert_eq!(check(disk, clock()).unwrap().findings, [], "{pages} pages");
+    }
+    assert!(refused > 0);
+}
+
 #[test]
 fn a_full_volume_refuses_before_it_decides_and_takes_deletions() {
     let (disk, volume) = fresh(BLOCKS);

@@ -58,7 +58,11 @@ pub fn receive(volume: &Volume, input: &mut dyn Read) -> Result<StreamHeader> {
         if state.flow.applied != begun {
             return Err(Error::Unfit("the volume changed while it received".into()));
         }
-        snapshots::check_name(state, &header.name)?;
+        // What is applied is not taken back.  The snapshot keeps whole segments.
+        let private =
+            u64::from(state.tree.env.geometry.segment_blocks) * txn.private_segments() as u64;
+        let need = state.need(txn)?.blocks + private;
+        snapshots::check(state, &header.name, need)?;
         state.apply(txn)?;
         snapshots::take(state, &header.name, Some((header.id, header.sequence)))
     })?;
