@@ -5,6 +5,7 @@
 mod common;
 
 use common::{BLOCKS, SEGMENT, bytes, clock, commit, file, fresh, fresh_packing, open, some, tree};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use systx_base::sync::{Mutex, rank};
 use systx_lfs::device::{Device, SimDisk};
 use systx_lfs::format::{Ino, ROOT};
 use systx_lfs::fsck::{Check, check};
-use systx_lfs::{CleanerThread, Error, Greedy, Limits, Packed, Plan, Volume};
+use systx_lfs::{CleanerThread, Error, Greedy, Limits, Packed, Plan, Tended, Tending, Volume};
 
 const PAGE: u64 = 4096;
 /// Of each file.
@@ -374,6 +375,38 @@ impl Device for Reads {
 }
 
 /// A round reads what it moves once, also what it compresses, and packs that stay as they are.
+/// A commit ends each idle time, at any moment of it.  A segment that was looked at then is looked at
+/// again: it had counted as one that does not become smaller, for ever.
+#[test]
+fn idle_times_that_are_cut_short_are_made_up_for() {
+    let filled = || {
+        let (_, volume) = fresh_packing(BLOCKS);
+        for n in 0..4 {
+            write(&volume, &format!("f{n}"), &some(n, (PAGES * PAGE) as usize));
+        }
+        volume.checkpoint().unwrap();
+        volume
+    };
+    let at_once = filled().pack().unwrap().pages;
+    let (volume, mut at) = (filled(), Tending::default());
+    let mut packed = 0;
+    let mut tend = |most: u32| {
+        let asked = Cell::new(0);
+        let stop = || asked.replace(asked.get() + 1) >= most;
+        match volume.tend(&Plan::default(), &Greedy, &mut at, &stop).unwrap() {
+            Tended::Packed(some) => packed += some.pages,
+            Tended::Nothing => return false,
+            other => panic!("{other:?}"),
+        }
+        true
+    };
+    for most in 0..20 {
+        tend(most);
+    }
+    while tend(u32::MAX) {}
+    assert_eq!(packed, at_once);
+}
+
 #[test]
 fn a_round_of_cleaning_reads_what_it_moves_once() {
     for is_packed in [false, true] {

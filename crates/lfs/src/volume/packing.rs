@@ -65,6 +65,10 @@ impl Volume {
                 other => other?,
             };
             let packs = self.compress(&loose, Known::default(), stop);
+            if stop() {
+                // Perhaps not all of it was tried.
+                at.tried.remove(&segment);
+            }
             if packs.is_empty() {
                 continue;
             }
