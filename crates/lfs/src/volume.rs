@@ -433,7 +433,7 @@ impl Volume {
             }
             self.wait_for_writer(state)?;
             if !state.tree.dirty_chunks.is_empty() || !state.pending.is_empty() {
-                checkpoint::write(state)?;
+                self.write_checkpoint(state)?;
             } else if !(need.removes || state.has_capacity(need.blocks + need.spilled))
                 || !cleaner::round(state, need.blocks)?
             {
@@ -507,8 +507,15 @@ impl Volume {
         // 64 MiB of log are read again in a fraction of a second.
         let due = state.flow.since >= log.min(16 << 10);
         if due || state.is_short() && state.reclaimable() >= 3 * state.price() {
-            checkpoint::write(state)?;
+            self.write_checkpoint(state)?;
         }
+        Ok(())
+    }
+
+    /// What was written since the one before may be compressed from here on.
+    fn write_checkpoint(&self, state: &mut State) -> Result<()> {
+        checkpoint::write(state)?;
+        self.work.notify_all();
         Ok(())
     }
 
@@ -529,7 +536,7 @@ impl Volume {
     pub fn checkpoint(&self) -> Result<()> {
         let mut state = self.state.lock();
         self.wait_for_writer(&mut state)?;
-        checkpoint::write(&mut state)
+        self.write_checkpoint(&mut state)
     }
 
     /// Holds an object: it stays, also without a name, until it is released as often.

@@ -9,7 +9,10 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 use systx_base::sync::{Mutex, rank};
 use systx_lfs::device::{Device, SimDisk};
 use systx_lfs::format::{Ino, ROOT};
@@ -405,6 +408,33 @@ fn idle_times_that_are_cut_short_are_made_up_for() {
     }
     while tend(u32::MAX) {}
     assert_eq!(packed, at_once);
+}
+
+/// A checkpoint is what there may be something to compress after: it wakes the cleaner, also if
+/// nobody reads, and nobody leaves too little free.
+#[test]
+fn a_checkpoint_wakes_the_cleaner() {
+    let (_, volume) = fresh_packing(BLOCKS);
+    let (plan, mut at) = (Plan::default(), Tending::default());
+    while !matches!(volume.tend(&plan, &Greedy, &mut at, &|| false).unwrap(), Tended::Nothing) {}
+    volume.tend(&plan, &Greedy, &mut at, &|| false).unwrap();
+    let (sleeps, slept) = channel();
+    let (wakes, woken) = channel();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let asleep = || sleeps.send(()).unwrap();
+            volume.await_work(&plan, &at, &|| stop.load(Relaxed), &asleep);
+            wakes.send(()).unwrap();
+        });
+        slept.recv().unwrap();
+        write(&volume, "f", &some(1, (PAGES * PAGE) as usize));
+        volume.checkpoint().unwrap();
+        let woken = woken.recv_timeout(Duration::from_secs(60));
+        stop.store(true, Relaxed);
+        volume.wake_cleaner();
+        woken.unwrap();
+    });
 }
 
 #[test]
