@@ -378,7 +378,7 @@ impl Device for Reads {
 }
 
 /// A round reads what it moves once, also what it compresses, and packs that stay as they are.
-/// A commit ends each idle time, at any moment of it.  A segment that was looked at then is looked at
+/// A commit ends each idle time, at any moment of it.  A segment that was looked at then is tried
 /// again: it had counted as one that does not become smaller, for ever.
 #[test]
 fn idle_times_that_are_cut_short_are_made_up_for() {
