@@ -380,7 +380,11 @@ impl Volume {
         let removes = state.only_removes(&txn)?;
         // The promise stands until the room is used: others commit while this one waits for it.
         let own = promise.as_ref().map_or(0, Promise::blocks);
-        let need = Need { own, removes, ..state.need(&txn)? };
+        let mut need = Need { own, removes, ..state.need(&txn)? };
+        if own > 0 {
+            // A promise is of all that is written, and is kept: records of pages are not in it.
+            need.spilled = need.spilled.min(own.saturating_sub(need.blocks));
+        }
         self.make_room(&mut state, need)?;
         // A page that is taken out of its file stays where it lies, so it has to lie somewhere.
         while !txn.taken.is_empty() && state.flow.writing {
