@@ -32,7 +32,7 @@ class Result(unittest.TextTestResult):
 
 
 def failed(test, error):
-    """With the beginning of the reason: whoever reads the end of a long log may have no more."""
+    """With the beginning of the reason: of a long log a reader may have no more than these lines."""
     reason = " | ".join(str(error[1]).split("\n"))
     print(f"FAILED {test.id()}\n  {error[0].__name__}: {reason[:1000]}", flush=True)
 

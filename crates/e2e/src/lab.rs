@@ -12,7 +12,7 @@
 //! Not under /tmp or /dev/shm: runs may put a private tmpfs there.
 
 pub use self::built::{LIBRARY, SONAME, built};
-pub(crate) use self::processes::{end, processes_with};
+pub(crate) use self::processes::{end, processes_with, read_at_once};
 pub use crate::frozen::Frozen;
 use crate::run::{Finished, HANG, Limits, Shell, finish, wait_readable};
 use std::ffi::OsStr;
@@ -467,7 +467,8 @@ impl Lab {
 
     fn daemon_processes(&self, which: impl Fn(&[u8]) -> bool) -> Vec<u32> {
         let wanted = |pid: &u32| {
-            let argv = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let argv = Path::new("/proc").join(pid.to_string()).join("cmdline");
+            let argv = read_at_once(&argv).unwrap_or_default();
             let mut argv = argv.split(|b| *b == 0).skip(1);
             argv.next() == Some(b"daemon") && argv.next().is_some_and(&which)
         };

@@ -2,7 +2,7 @@
 //! what is mounted on the machine plays no part: for suites about transactions over several file
 //! systems.
 
-use crate::lab::{Frozen, Fs, PREFIX, base, end, obstacle, systx_binary};
+use crate::lab::{Frozen, Fs, PREFIX, base, end, obstacle, read_at_once, systx_binary};
 use crate::lost::shut_down;
 use crate::run::HANG;
 use crate::tree::Tree;
@@ -189,7 +189,7 @@ impl Room {
             if ns.ok() != Some(self.namespace) {
                 continue;
             }
-            let argv = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let argv = read_at_once(&entry.path().join("cmdline")).unwrap_or_default();
             let argv: Vec<_> = argv.split(|b| *b == 0).map(String::from_utf8_lossy).collect();
             if parts.iter().all(|part| argv.iter().any(|a| a == part)) {
                 found.push(pid);

@@ -370,9 +370,7 @@ fn access_and_open_mean_one_file_in_a_transaction_only() {
     }
     let lab = lab!();
     let dir = empty(&lab, "plain");
-    // By luck alone it is not met in one of 100 where the attacker is hardly scheduled.
-    let met = ["access", "--dir", text(&dir), "--rounds", "100", "--meet", "--depth", "5"];
-    let found = histories(&lab, 60, &met);
+    let found = histories(&lab, 60, &["access", "--dir", text(&dir), "--rounds", "10000"]);
     assert!(found.violated && found.number("stolen") > 0, "{}", found.report);
 
     let few = ["--rounds", "30", "--depth", "10", "--pause", "5000"];

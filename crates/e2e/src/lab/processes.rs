@@ -90,10 +90,9 @@ fn environment(process: &Path) -> Vec<u8> {
     }
 }
 
-/// A text of one program.  The kernel gives one read(2) the text of the program that was there when
-/// the file was opened, and the next one nothing if the process has executed another since: several
-/// reads give a part.
-fn read_at_once(path: &Path) -> std::io::Result<Vec<u8>> {
+/// A text of one program.  One read(2) gets that of one program; if the process executes another
+/// one meanwhile, several reads get a part (`environ`) or parts of both (`cmdline`).
+pub(crate) fn read_at_once(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut text = vec![0; 32 << 10];
     loop {
         let size = fs::File::open(path)?.read(&mut text)?;
