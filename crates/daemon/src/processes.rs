@@ -5,6 +5,7 @@ use crate::namespace_unsafe::identity;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::HashSet;
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -169,7 +170,7 @@ pub fn described(pid: u32, uid: u32) -> String {
         let text = String::from_utf8_lossy(&bytes).replace(['\0', '\n'], " ");
         text.trim_end().to_owned()
     };
-    let Some(mut command) = read(pid, "cmdline").map(text).filter(|c| !c.is_empty()) else {
+    let Some(mut command) = command_line(pid).ok().map(text).filter(|c| !c.is_empty()) else {
         return format!("user {user}");
     };
     if command.chars().count() > 60 {
@@ -184,6 +185,23 @@ pub fn described(pid: u32, uid: u32) -> String {
             format!("user {user} ({command}, process {pid} of {name} {parent})")
         }
         None => format!("user {user} ({command}, process {pid})"),
+    }
+}
+
+/// The command line of a process, with a zero after each word. One read(2) gets that of one
+/// program; if the process executes another one meanwhile, several reads get parts of both.
+///
+/// # Errors
+/// The process is gone.
+pub(crate) fn command_line(pid: u32) -> std::io::Result<Vec<u8>> {
+    let mut text = vec![0; 32 << 10];
+    loop {
+        let size = File::open(format!("/proc/{pid}/cmdline"))?.read(&mut text)?;
+        if size < text.len() {
+            text.truncate(size);
+            return Ok(text);
+        }
+        text.resize(2 * size, 0);
     }
 }
 
@@ -232,7 +250,7 @@ fn minor_device(minor: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
+    use std::io::Write;
     use std::os::fd::AsFd;
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
@@ -279,6 +297,26 @@ ctypes.CDLL(None).syscall(60, 0)
         let missed = (0..100).filter(|_| find(is_in).is_empty()).count();
         std::fs::remove_file(&goes_on).unwrap();
         assert_eq!(missed, 0, "of 100 looks");
+    }
+
+    /// The process executes the next program without pause, each with its last two words the other
+    /// way round.
+    #[test]
+    fn a_command_line_is_that_of_one_program() {
+        const AGAIN: &str = r#"exec sh -c "$1" sh "$1" "$3" "$2""#;
+        let [first, second] = ["a", "b"].map(|letter| letter.repeat(50_000));
+        let words = |last: [&str; 2]| ["sh", "-c", AGAIN, "sh", AGAIN, last[0], last[1]].join("\0");
+        let texts = [[&*first, &*second], [&*second, &*first]].map(|last| words(last) + "\0");
+        let mut sh = Command::new("sh");
+        let mut child = sh.args(["-c", AGAIN, "sh", AGAIN, &first, &second]).spawn().expect("sh");
+        let look = || command_line(child.id()).unwrap();
+        // While a program is executed there is none.
+        let looks = std::iter::repeat_with(look).filter(|text| !text.is_empty());
+        let mut seen = looks.take(2000);
+        let torn = seen.position(|text| texts.iter().all(|one| one.as_bytes() != text));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(torn, None);
     }
 
     #[test]

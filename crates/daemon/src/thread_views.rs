@@ -12,6 +12,7 @@ use crate::hall::{self, Hall};
 use crate::in_line::Waiting;
 use crate::lasting::{Relaxing, Tail};
 use crate::members::{Members, PIDFD_THREAD};
+use crate::processes;
 use crate::protocol::{HostPath, Outcome, State, ThreadActivity};
 use crate::strays::Strays;
 use crate::thread_orders;
@@ -211,7 +212,7 @@ impl Desk {
             return Err(Errno::OPNOTSUPP);
         }
         let seat = hall.aliases.seat(caller.tid);
-        let argv = std::fs::read(format!("/proc/{}/cmdline", caller.tid)).unwrap_or_default();
+        let argv = processes::command_line(caller.tid).unwrap_or_default();
         let argv = argv.split(|b| *b == 0).filter(|a| !a.is_empty());
         let places: Vec<_> = self.places.lock().values().cloned().collect();
         let mut own_places =
