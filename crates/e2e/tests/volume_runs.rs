@@ -460,11 +460,16 @@ fn a_transaction_is_found_by_its_id_from_another_file_system() {
         let id = log.lines().nth(1).and_then(|line| line.get(..8)).expect("a line of the log");
         let shown = room.sh(&format!("cd a && $S diff {id}")).ok();
         assert!(shown.contains("+there"), "{at}: {shown}");
+        let shown = room.sh(&format!("cd a && $S show {id}")).ok();
+        let is_it = shown.contains(id) && shown.contains(&format!("{at}: sh -c"));
+        assert!(is_it && shown.contains("+there"), "{at}: {shown}");
         room.sh(&format!("cd a && $S undo {id} && test ! -e ../{at}/g")).ok();
         room.sh(&format!("cd a && $S redo {id} && test -e ../{at}/g")).ok();
         // Who says which file system is meant gets no other.
-        let said = room.sh(&format!("cd a && ! $S undo --root . {id} 2>&1")).ok();
-        assert!(said.contains("has no transaction") && said.contains("log -C DIR"), "{said}");
+        for command in ["undo", "show"] {
+            let said = room.sh(&format!("cd a && ! $S {command} --root . {id} 2>&1")).ok();
+            assert!(said.contains("has no transaction") && said.contains("log -C DIR"), "{said}");
+        }
     }
     room.sh("$S umount a/v && $S fsck b/image").ok();
 }

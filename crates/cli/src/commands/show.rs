@@ -23,16 +23,15 @@ struct Shown<'a> {
 pub fn show(args: &Show, out: Out) -> Result<i32, Problem> {
     let place = context::place(&args.place)?;
     let mut client = context::connect()?;
-    let entries =
-        client.ask(&call::Log { place: place.clone(), limit: None, paths: Vec::new() })?;
-    let ids: Vec<_> = entries.iter().map(|e| e.id).collect();
-    let id = context::resolve(&args.id, &ids, "committed")
-        .map_err(|p| p.hint("`systx log` shows them; -C DIR or --root DIR names another volume"))?;
+    let id = context::resolve_committed(&mut client, &args.id, &place)?;
+    let target = Target::Committed { place: place.clone(), id };
+    let changes = client.ask(&call::Diff { target: target.clone(), paths: Vec::new() })?;
+    // A log of a path is that of its file system, which need not be the one of the place.
+    let paths = changes.first().map(|change| change.path.clone()).into_iter().collect();
+    let entries = client.ask(&call::Log { place, limit: None, paths })?;
     let Some(entry) = entries.iter().find(|e| e.id == id) else {
         return Err(Problem::new(format!("no committed transaction {id}")));
     };
-    let target = Target::Committed { place, id };
-    let changes = client.ask(&call::Diff { target: target.clone(), paths: Vec::new() })?;
     if out.json {
         out.json("transaction", &Shown { entry, changes: &changes });
         return Ok(0);
