@@ -1,11 +1,12 @@
 //! Who may less than root: what is out of reach of an ordinary user, and what root in a container
 //! may not.
 
-use std::os::unix::fs::MetadataExt;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use systx_e2e::confine::{LOOKING, in_container, without_calls};
 use systx_e2e::lab::find_program;
 use systx_e2e::run::{Limits, finish};
-use systx_e2e::{Finished, Lab, lab, skip};
+use systx_e2e::{FAILED, Finished, Lab, lab, skip};
 
 /// Ids that no machine has.
 const ANN: u32 = 12041;
@@ -162,4 +163,28 @@ print("done")
     let mut command = lab.systx(["run", "--", "python3", &script]);
     without_calls(&mut command, LOOKING);
     assert_eq!(finish(command, Limits::default(), &lab).ok().out, "done\n");
+}
+
+/// The owner gives the right to write in the view, and what is written behind the end of a file
+/// asks for no right to read.
+#[test]
+fn a_user_writes_to_files_of_the_same_user_that_cannot_be_read() {
+    let lab = lab!().as_user();
+    let page = "x".repeat(4096);
+    for (name, text) in [("empty", ""), ("page", &*page), ("full", "old\n")] {
+        let path = lab.write(name, text);
+        std::fs::set_permissions(path, Permissions::from_mode(0)).unwrap();
+    }
+    let mode = |name| lab.path(name).metadata().unwrap().permissions().mode() & 0o777;
+    lab.run(&[], "chmod 600 empty; echo new > empty; chmod 600 page; echo more >> page").ok();
+    assert_eq!((lab.read("empty"), lab.read("page")), ("new\n".into(), page.clone() + "more\n"));
+    assert_eq!((mode("empty"), mode("page")), (0o600, 0o600));
+    lab.do_systx(["undo"]).ok();
+    assert_eq!((lab.read("empty"), lab.read("page")), (String::new(), page));
+    assert_eq!((mode("empty"), mode("page")), (0, 0));
+    lab.do_systx(["redo"]).ok();
+    assert_eq!((lab.read("page").len(), mode("empty")), (4101, 0o600));
+    // What an undo would need cannot be had: the file is named.
+    lab.run(&[], "chmod 600 full; echo new > full").expect(FAILED).says("undo needs of full");
+    assert_eq!((lab.read("full"), mode("full")), ("old\n".into(), 0));
 }

@@ -7,6 +7,7 @@
 
 use crate::content::copy_data_in;
 use crate::env::Env;
+use crate::error::shown;
 use crate::history::{Before, OldContent, all_attrs};
 use crate::io::{Handle, Open, Openers, Stat};
 use crate::layout::{before_name, found};
@@ -14,7 +15,7 @@ use crate::origins::{Origins, is_gone};
 use crate::space::overwritten;
 use crate::writeset::index::Index;
 use crate::writeset::{Attrs, Content, Data, Extent, Ix, Origin, WriteSet};
-use std::io::{Error, Result};
+use std::io::{Error, ErrorKind, Result};
 use systx_base::progress::{self, Phase};
 use systx_base::{Kind, TxnId};
 
@@ -73,13 +74,24 @@ pub(crate) fn prepare(env: Env<'_>, txn: TxnId, set: &WriteSet, room: u64) -> Re
             && let Err(error) = this.object(ix)
         {
             drop_files(env, txn, &this.out.befores);
-            return Err(error);
+            return Err(named(error, this.index.origin_path(ix)));
         }
     }
     if !this.out.changed.is_empty() {
         drop_files(env, txn, &this.out.befores);
     }
     Ok(this.out)
+}
+
+/// An error that is about one file says which.
+fn named(error: Error, path: Option<Vec<u8>>) -> Error {
+    match path {
+        Some(path) if error.kind() == ErrorKind::PermissionDenied => {
+            let text = format!("what undo needs of {} cannot be read: {error}", shown(&path));
+            Error::new(error.kind(), text)
+        }
+        _ => error,
+    }
 }
 
 impl<'a> Prepare<'a> {
@@ -136,9 +148,15 @@ impl<'a> Prepare<'a> {
         name: &[u8],
         stat: &Stat,
     ) -> Result<OldContent> {
-        let file = self.env.io.open_file(dir, name, Open::Read)?;
+        let file = match self.env.io.open_file(dir, name, Open::Read) {
+            Err(e) if e.kind() != ErrorKind::PermissionDenied => return Err(e),
+            opened => opened,
+        };
         let whole = !matches!(content, Content::Patch { .. });
-        if whole && self.may_exchange(ix, stat, &file)? {
+        if whole
+            && let Ok(file) = &file
+            && self.may_exchange(ix, stat, file)?
+        {
             return Ok(OldContent::Exchanged);
         }
         let ranges = match content {
@@ -147,11 +165,14 @@ impl<'a> Prepare<'a> {
         };
         let total: u64 = ranges.iter().map(|(from, to)| to - from).sum();
         let in_file = total > self.room;
-        let extents = if in_file {
-            self.save(ix, &file, stat.size, &ranges)?
-        } else {
-            self.room -= total;
-            self.read(&file, &ranges)?
+        let extents = match total {
+            // Its user may have given the right to write, and need not be able to read.
+            0 => Vec::new(),
+            _ if in_file => self.save(ix, &file?, stat.size, &ranges)?,
+            _ => {
+                self.room -= total;
+                self.read(&file?, &ranges)?
+            }
         };
         Ok(OldContent::InPlace { len: stat.size, file: in_file, extents, whole })
     }
