@@ -69,11 +69,9 @@ fn register(volume: &Arc<OpenVolume>, guarded: &Arc<Guarded>) {
     let this = Arc::downgrade(guarded);
     let root = move || this.upgrade().ok_or(Errno::NODEV)?.open_root();
     let caches = Arc::new(connection.caches(root));
-    let published = Arc::new(publication::Guarded {
-        plain: Arc::clone(&guarded.plain) as Arc<dyn publication::ViewZero>,
-        caches,
-        stall: guarded.hall.conflicts.stall,
-    });
+    let plain = Arc::clone(&guarded.plain);
+    let stall = guarded.hall.conflicts.stall;
+    let published = Arc::new(publication::Guarded::new(plain, caches, stall));
     volume.vol.guard(Arc::clone(&published));
     *guarded.published.lock() = Some(published);
 }

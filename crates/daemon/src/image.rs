@@ -407,8 +407,7 @@ impl Image {
                 connection.caches_reached(move |node| this()?.open_by(way_to(node)?))
             }
         });
-        let published =
-            Arc::new(publication::Guarded { plain: view, caches, stall: conflicts.stall });
+        let published = Arc::new(publication::Guarded::new(view, caches, conflicts.stall));
         volume.vol.guard(Arc::clone(&published));
         if let Some(live) = self.shown.lock().as_mut().and_then(|shown| shown.live.as_mut()) {
             live.published = Some(published);

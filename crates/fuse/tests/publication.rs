@@ -247,7 +247,7 @@ impl Arena {
             Mount::Told | Mount::Untold => it,
         };
         let caches = Arc::new(Without { it, missing, slow: Arc::clone(&slow) });
-        vol.guard(Arc::new(publication::Guarded { plain, caches, stall: STALL }));
+        vol.guard(Arc::new(publication::Guarded::new(plain, caches, STALL)));
         let below = mount.below("");
         let patience = missing.map_or(Duration::from_millis(100), |_| HANG);
         Ok(Arena { mount, vol, below, slow, patience })

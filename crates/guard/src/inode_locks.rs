@@ -32,7 +32,7 @@
 //! several files of each other's wait before they have any of them ([`InodeLocks::want_all`]). And
 //! every wait here is bounded: a lock that was not got in time is given up.
 
-use crate::inode_locks::writers::{Absent, FileAt, KeptOut};
+use crate::inode_locks::writers::{KeptOut, Relied};
 use crate::publication::Guarded;
 use crate::shared::SharedVolume;
 use rustix::io::Errno;
@@ -42,7 +42,6 @@ use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{NodeId, Oid, TxnId};
 use systx_store::io::HostId;
-use systx_store::lease::ReadLease;
 use systx_vfs::neighbours::NotQuiet;
 
 pub mod writers;
@@ -300,30 +299,29 @@ pub(crate) struct Locked<'v> {
     tickets: Vec<Ticket>,
     /// Locks that the transaction had before.
     kept: Vec<(Ticket, Option<Instant>)>,
-    /// All of them.
-    pub(crate) files: HashSet<HostId>,
-    /// Of these, the ones that somebody has open for writing.
-    written: Vec<HostId>,
-    /// On the others, where opens are not told.
-    pub(crate) leases: Vec<ReadLease>,
-    /// What the kernel does not know there.
-    pub(crate) absent: Vec<Absent>,
+    /// Those that somebody has open for writing.
+    files: HashSet<HostId>,
+    /// What keeps writers out of the others, beside what holds them at the opening.
+    kept_out: KeptOut,
 }
 
 impl Locked<'_> {
     /// Whether no other file that has to be locked has been opened for writing since.
     pub fn is_enough(&self) -> bool {
-        let written = self.vol.written_by_others(self.owner, self.changed);
-        written.iter().all(|w| self.has(w.id)) && self.vol.is_kept_out(self)
+        let (owner, changed) = (self.owner, self.changed);
+        self.vol.guarded_now().iter().all(|guarded| {
+            let relied = Relied { vol: self.vol, guarded, owner, changed };
+            guarded.writers.are_kept_out(&relied, &self.files, &self.kept_out)
+        })
     }
 
     pub fn has(&self, file: HostId) -> bool {
-        self.files.contains(&file)
+        self.files.contains(&file) || self.kept_out.has(file)
     }
 
     /// Makes stores to mappings of these files known.
     pub fn flush(&self) {
-        for id in &self.written {
+        for id in &self.files {
             self.vol.flush_locked(*id);
         }
     }
@@ -357,29 +355,20 @@ impl SharedVolume {
         owner: TxnId,
         changed: Option<&'v HashSet<Oid>>,
     ) -> Result<Locked<'v>, NotQuiet> {
-        let mut written = self.written_by_others(owner, changed);
-        let mut locked = Locked {
-            vol: self,
-            owner,
-            changed,
-            tickets: Vec::new(),
-            kept: Vec::new(),
-            files: HashSet::new(),
-            written: Vec::new(),
-            leases: Vec::new(),
-            absent: Vec::new(),
-        };
-        let untold = self.keep_all_out(&mut locked)?;
-        written.extend(untold.into_iter().map(|(guarded, FileAt { node, id, .. })| Written {
-            guarded,
-            node,
-            id,
-        }));
+        let mut kept_out = KeptOut::default();
+        let mut written = Vec::new();
+        for guarded in self.guarded_now() {
+            let relied = Relied { vol: self, guarded: &guarded, owner, changed };
+            let open = guarded.writers.keep_all_out(&relied, &mut kept_out)?;
+            let of = |(node, id)| Written { guarded: Arc::clone(&guarded), node, id };
+            written.extend(open.into_iter().map(of));
+        }
         if written.len() > LOCKED_MAX {
             return Err(NotQuiet::Many(written.len()));
         }
-        locked.written = written.iter().map(|w| w.id).collect();
-        locked.files.extend(&locked.written);
+        let files = written.iter().map(|w| w.id).collect();
+        let (tickets, kept) = (Vec::new(), Vec::new());
+        let mut locked = Locked { vol: self, owner, changed, tickets, kept, files, kept_out };
         let mut new = Vec::new();
         for w in &written {
             match self.inode_locks.keep(owner, w.id) {
@@ -410,9 +399,8 @@ impl SharedVolume {
         // found waits, see `reader_of`.
         let longest = self.guarded_now().iter().map(|guarded| guarded.stall).max();
         let ticket = self.inode_locks.want(Some(owner), id, longest.or(Some(Duration::ZERO)));
-        // Where opens are not told nobody who opens it waits, so it is locked in any case.
-        let locked = || self.find_untold(id).filter(|_| self.inode_locks.has_room(owner));
-        let Some(written) = locked().or_else(|| self.find_written(id)) else { return };
+        let to_lock = || self.find_to_lock(id).filter(|_| self.inode_locks.has_room(owner));
+        let Some(written) = to_lock().or_else(|| self.find_written(id)) else { return };
         let stall = written.guarded.stall;
         self.inode_locks.limit(ticket, stall);
         if stall.is_zero() {
@@ -425,10 +413,10 @@ impl SharedVolume {
         }
     }
 
-    /// The read is recorded, which holds up who opens the file from here on: without a writer that
-    /// has it open, the lock is not needed any more.
+    /// The read is recorded, which holds up who opens the file from here on, where that is told:
+    /// without a writer that has it open, the lock is not needed any more.
     pub(crate) fn recorded(&self, owner: TxnId, id: HostId) {
-        if self.find_untold(id).is_none() && self.find_written(id).is_none() {
+        if self.find_to_lock(id).is_none() {
             self.inode_locks.give_back(|_, w| w.owner == Some(owner) && w.file == id);
         }
     }
@@ -490,11 +478,9 @@ impl SharedVolume {
         *self.inode_locks.state.lock().dropping.entry(id).or_default() += 1;
         let mut unwritten =
             Unwritten { locks: &self.inode_locks, file: id, kept_out: KeptOut::default() };
-        let written = |g: &Arc<Guarded>| g.plain.opens().and_then(|o| o.written_to(id)).is_some();
-        if self.guarded_now().iter().any(written) {
-            return None;
+        for guarded in self.guarded_now() {
+            unwritten.kept_out.add(guarded.writers.keep_out(id)?);
         }
-        unwritten.kept_out = self.keep_out(id)?;
         Some(unwritten)
     }
 
@@ -544,35 +530,18 @@ impl SharedVolume {
         })
     }
 
-    /// A file that is known where opens are not told.
-    fn find_untold(&self, id: HostId) -> Option<Written> {
-        self.find_known(id).filter(|file| file.guarded.plain.opens().is_none())
-    }
-
-    fn find_written(&self, id: HostId) -> Option<Written> {
+    fn find_to_lock(&self, id: HostId) -> Option<Written> {
         self.guarded_now().into_iter().find_map(|guarded| {
-            let node = guarded.written_to(id)?;
+            let node = guarded.writers.to_lock(id)?;
             Some(Written { guarded, node, id })
         })
     }
 
-    /// What has to be locked before a transaction is decided, where opens are told: files open for
-    /// writing whose content it has read or `changed`; of those whose length it has seen, the ones
-    /// with a write that the daemon knows of.
-    fn written_by_others(&self, owner: TxnId, changed: Option<&HashSet<Oid>>) -> Vec<Written> {
-        let mut found = Vec::new();
-        for guarded in self.guarded_now() {
-            let open = guarded.plain.opens().map(|opens| opens.open_for_writing());
-            for (node, id) in open.into_iter().flatten() {
-                let oid = self.oid(id);
-                let relies = changed.is_some_and(|changed| changed.contains(&oid))
-                    || self.relies(owner, oid, (&guarded, Some(node)));
-                if relies {
-                    found.push(Written { guarded: Arc::clone(&guarded), node, id });
-                }
-            }
-        }
-        found
+    fn find_written(&self, id: HostId) -> Option<Written> {
+        self.guarded_now().into_iter().find_map(|guarded| {
+            let node = guarded.writers.written_to(id)?;
+            Some(Written { guarded, node, id })
+        })
     }
 
     /// In a thread: the call returns when the lock is given back.

@@ -34,7 +34,7 @@
 //! **Lock order**: `publishing` (PUBLICATION), `marks` (MARKS), then everything that requests need.
 //! A plain read shares `marks` while it is performed; who takes it alone waits for those.
 
-use crate::inode_locks::writers::{FileAt, Writing};
+use crate::inode_locks::writers::{self, FileAt, Writers, Writing};
 use crate::inode_locks::{Locked, Ticket};
 use crate::shared::SharedVolume;
 use marked::{Objects, Old};
@@ -212,7 +212,7 @@ pub trait ViewZero: Send + Sync {
     /// A commit has put another object in the place of this one: see [`UnderWay::replaced`].
     fn supersede(&self, id: HostId);
     /// Who has what open, where opens make messages; where they make none, the kernel is asked.
-    fn opens(&self) -> Option<&dyn Opens>;
+    fn opens(self: Arc<Self>) -> Option<Arc<dyn Opens>>;
 
     /// As [`ViewZero::file_of`].
     fn file_at(&self, id: HostId) -> Option<FileAt> {
@@ -238,6 +238,16 @@ pub struct Guarded {
     pub caches: Arc<dyn Caches>,
     /// How long an aged transaction may hold plain writers up; 0: not at all.
     pub stall: Duration,
+    /// How it is known who may be writing there.
+    pub(crate) writers: Box<dyn Writers>,
+}
+
+impl Guarded {
+    /// One that commits are published in. See the members.
+    pub fn new(plain: Arc<dyn ViewZero>, caches: Arc<dyn Caches>, stall: Duration) -> Guarded {
+        let writers = writers::of(&plain, &caches);
+        Guarded { plain, caches, stall, writers }
+    }
 }
 
 /// Why a commit was not decided.
@@ -349,14 +359,14 @@ impl SharedVolume {
     /// take its place; `None`: nobody there. Who reads a file that may be executed may be running
     /// it: to him it stays what it is, so he is not in the way.
     pub fn openers(&self, file: &Stat) -> Option<Openers> {
-        let open = self.guarded_now().iter().find_map(|g| g.openers(file.id))?;
+        let open = self.guarded_now().iter().find_map(|g| g.writers.openers(file.id))?;
         let may_run = file.mode & 0o111 != 0;
         Some(if may_run && open == Openers::Readers { Openers::None } else { open })
     }
 
     /// Whether a file is open for writing in a guarded directory.
     pub(crate) fn is_open_guarded(&self, id: HostId) -> bool {
-        self.guarded_now().iter().any(|g| g.written_to(id).is_some())
+        self.guarded_now().iter().any(|g| g.writers.written_to(id).is_some())
     }
 }
 

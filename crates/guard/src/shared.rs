@@ -107,7 +107,7 @@ impl SharedVolume {
     /// first, and writes in flight land. Old content that is too much for memory goes to `spill`.
     pub fn snapshot(&self, spill: Arc<dyn Spill>) -> Option<Frozen> {
         for guarded in self.guarded_now() {
-            for (_, id) in guarded.open_for_writing() {
+            for (_, id) in guarded.writers.open_for_writing() {
                 self.flush(None, id);
             }
         }
@@ -122,7 +122,7 @@ impl SharedVolume {
     /// `EAGAIN`: it would have to wait: for a commit or a request under way, or for the write-back
     /// of a file that somebody has open for writing, who may have stored something in a mapping.
     pub fn try_snapshot(&self, spill: Arc<dyn Spill>) -> Reply<Option<Frozen>> {
-        if self.guarded_now().iter().any(|g| !g.open_for_writing().is_empty()) {
+        if self.guarded_now().iter().any(|g| !g.writers.open_for_writing().is_empty()) {
             return Err(Errno::AGAIN);
         }
         let _no_commit = self.publishing.try_lock().ok_or(Errno::AGAIN)?;
@@ -224,7 +224,7 @@ impl Neighbours for SharedVolume {
         SharedVolume::shown(self, id, dir, name)
     }
     fn keeps_locks(&self) -> bool {
-        self.untold().next().is_some()
+        self.guarded_now().iter().any(|guarded| guarded.writers.keeps_locks())
     }
 }
 

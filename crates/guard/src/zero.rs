@@ -23,9 +23,6 @@ pub trait Zero: Requests + ViewZero {
     fn names_of(&self, dir: NodeId) -> Reply<Vec<Vec<u8>>>;
     /// How many nodes the kernel knows.
     fn known(&self) -> usize;
-
     /// Whether opens make messages.
-    fn is_told(&self) -> bool {
-        self.opens().is_some()
-    }
+    fn is_told(&self) -> bool;
 }

@@ -59,7 +59,7 @@ pub struct VolumeView {
     writeback: Option<Writeback>,
     gate: Arc<dyn Gate>,
     /// Of a mount that tells of opens.
-    told: Option<Told>,
+    told: Option<Arc<Told>>,
     /// Of a mount whose server may not open by handle.
     numbers: Option<Numbers>,
 }
@@ -118,7 +118,7 @@ impl VolumeView {
     /// The same view, in a mount that tells of opens and of locks, which are taken on `files`.
     #[must_use]
     pub fn told_of(self, files: Arc<LockFiles>) -> VolumeView {
-        VolumeView { told: Some(Told::new(files)), ..self }
+        VolumeView { told: Some(Arc::new(Told::new(files))), ..self }
     }
 
     /// The same view, whose server may not open by handle, see `numbers`; `key`: what nobody else
@@ -315,7 +315,7 @@ impl VolumeView {
 
     /// Who knows of opens and locks, where the mount tells of them.
     fn told(&self) -> Reply<&Told> {
-        self.told.as_ref().ok_or(Errno::NOSYS)
+        self.told.as_deref().ok_or(Errno::NOSYS)
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::{VolumeView, ino_of};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use systx_base::{Kind, NodeId, Oid};
 use systx_guard::change::{Change, Place, Versioned};
 use systx_guard::inode_locks::writers::FileAt;
@@ -105,8 +106,8 @@ impl ViewZero for VolumeView {
     fn supersede(&self, id: HostId) {
         self.table.supersede(id);
     }
-    fn opens(&self) -> Option<&dyn Opens> {
-        self.told.as_ref().map(|told| told as &dyn Opens)
+    fn opens(self: Arc<Self>) -> Option<Arc<dyn Opens>> {
+        self.told.clone().map(|told| told as Arc<dyn Opens>)
     }
 }
 
@@ -127,5 +128,8 @@ impl Zero for VolumeView {
     }
     fn known(&self) -> usize {
         self.table.len()
+    }
+    fn is_told(&self) -> bool {
+        self.told.is_some()
     }
 }

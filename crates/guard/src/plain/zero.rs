@@ -6,6 +6,7 @@ use crate::publication::{Opens, ViewZero};
 use crate::sys;
 use crate::zero::Zero;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use systx_base::{NodeId, Oid};
 use systx_store::io::{HostId, Openers};
@@ -32,8 +33,8 @@ impl ViewZero for Plain {
             node.superseded.store(true, Relaxed);
         }
     }
-    fn opens(&self) -> Option<&dyn Opens> {
-        self.told.then_some(self)
+    fn opens(self: Arc<Self>) -> Option<Arc<dyn Opens>> {
+        self.told.then_some(self as Arc<dyn Opens>)
     }
 }
 
@@ -55,6 +56,9 @@ impl Zero for Plain {
     }
     fn known(&self) -> usize {
         self.size().0
+    }
+    fn is_told(&self) -> bool {
+        self.told
     }
 }
 
