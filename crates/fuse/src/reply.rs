@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use rustix::fs::FileType;
 use rustix::io::Errno;
-use systx_base::{Kind, Time};
+use systx_base::{Kind, NodeId, Time};
 use systx_vfs::api::{Attr, DirEntry, Entry, Lock, LockKind, StatFs, Valid};
 use zerocopy::IntoBytes;
 
@@ -72,6 +73,17 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
+    /// The directory whose attributes it has, of a request about `node`.
+    pub fn directory(&self, node: NodeId) -> Option<NodeId> {
+        let (told, mode) = match self {
+            Answer::Entry(entry) => (NodeId(entry.nodeid), entry.attr.mode),
+            Answer::Attr(attr) => (node, attr.attr.mode),
+            Answer::Statx(statx) => (node, statx.mode.into()),
+            _ => return None,
+        };
+        (FileType::from_raw_mode(mode) == FileType::Directory).then_some(told)
+    }
+
     /// Writes the body to the start of `payload` and returns its length.
     pub fn encode(&self, payload: &mut [u8]) -> Result<usize, Errno> {
         let ioctl = wire::IoctlOut::default();

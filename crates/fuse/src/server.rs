@@ -236,7 +236,7 @@ impl Server {
         match operation {
             Operation::Read(window) => Ok(self.read(node, window, payload)?),
             Operation::List { window, attributes } => {
-                Ok(self.list(node, window, attributes, payload)?)
+                Ok(self.list((node, header.pid), window, attributes, payload)?)
             }
             operation => {
                 let changed = match &operation {
@@ -247,8 +247,14 @@ impl Server {
                 let alone =
                     matches!(operation, Operation::Fallocate { .. } | Operation::Copy { .. });
                 let renames = operation.changes_names(NodeId(header.nodeid));
+                let begun = self.listings.now();
                 let answer = self.answer(post, header, operation)?;
-                renames.into_iter().flatten().for_each(|dir| self.listings.changed(dir));
+                for dir in renames.into_iter().flatten() {
+                    self.listings.changed(dir, header.pid);
+                }
+                if let Some(dir) = answer.directory(NodeId(header.nodeid)) {
+                    self.listings.tells(dir, header.pid, begun);
+                }
                 if alone {
                     self.mapped.mode_may_have_changed(changed);
                 }
@@ -270,13 +276,14 @@ impl Server {
 
     fn list(
         &self,
-        node: NodeId,
+        (node, tid): (NodeId, u32),
         window: Window,
         attributes: bool,
         payload: &mut [u8],
     ) -> Reply<usize> {
         let size = (window.size as usize).min(payload.len());
         let number = NodeId(self.number(node));
+        let begun = self.listings.now();
         if window.offset == 0 {
             self.listings.begins(number);
         }
@@ -287,15 +294,18 @@ impl Server {
         let done = self.view.readdir(node, window.offset, attributes, &mut |entry| {
             let taken = listing.push(&entry);
             refused |= !taken;
-            told.extend(entry.entry.filter(|_| taken).map(|e| e.node));
+            told.extend(entry.entry.filter(|_| taken).map(|e| (e.node, e.attr.kind)));
             taken
         });
         if let Err(errno) = done {
             // The kernel gets nothing of it, and so forgets nothing of it.
-            for node in told {
+            for (node, _) in told {
                 self.view.forget(node, 1);
             }
             return Err(errno);
+        }
+        for (dir, _) in told.into_iter().filter(|(_, kind)| *kind == Kind::Dir) {
+            self.listings.tells(dir, tid, begun);
         }
         // An empty answer means the end of the directory: a name must not vanish that way.
         if refused && listing.len() == 0 {

@@ -31,6 +31,10 @@ impl Kernel {
 }
 
 const DIR: NodeId = NodeId(7);
+/// Who changes it.
+const BY: u32 = 12;
+/// Who else asks.
+const OTHER: u32 = 13;
 
 fn new() -> (Arc<Kernel>, Listings) {
     let kernel = Arc::new(Kernel::default());
@@ -48,17 +52,16 @@ fn a_directory_that_rests_loses_nothing() {
 }
 
 #[test]
-fn each_change_is_told_and_what_is_older_is_dropped_once() {
+fn what_is_older_than_a_change_is_dropped_once() {
     let (kernel, listings) = new();
-    listings.changed(DIR);
-    assert_eq!(kernel.told(), ["attributes"]);
+    listings.changed(DIR, BY);
+    kernel.told();
     listings.begins(DIR);
     listings.ends(DIR);
     assert!(kernel.told().is_empty(), "nobody had listed it");
     for _ in 0..2 {
-        listings.changed(DIR);
+        listings.changed(DIR, BY);
     }
-    assert_eq!(kernel.told(), ["attributes"; 2]);
     listings.begins(DIR);
     assert_eq!(kernel.told(), ["listing"]);
     listings.ends(DIR);
@@ -67,12 +70,54 @@ fn each_change_is_told_and_what_is_older_is_dropped_once() {
 }
 
 #[test]
+fn a_change_is_told_where_another_thread_may_have_attributes_on_their_way() {
+    let (kernel, listings) = new();
+    let changed = |by| {
+        listings.changed(DIR, by);
+        kernel.told().len()
+    };
+    let tells = |to| listings.tells(DIR, to, listings.now());
+    assert_eq!(changed(BY), 1, "nothing is known of it");
+    assert_eq!(changed(BY), 0, "nobody has asked");
+    tells(BY);
+    assert_eq!(changed(BY), 0, "the answer has arrived");
+    tells(BY);
+    assert_eq!(changed(OTHER), 1);
+    tells(OTHER);
+    tells(BY);
+    assert_eq!(changed(BY), 1);
+    tells(0);
+    assert_eq!(changed(0), 1, "no number is no thread's");
+    tells(BY);
+    listings.forget(DIR);
+    assert_eq!(changed(BY), 1, "it may be known anew");
+}
+
+#[test]
+fn attributes_that_were_asked_for_before_a_change_are_refused_after_it() {
+    let (kernel, listings) = new();
+    listings.changed(DIR, BY);
+    kernel.told();
+    let before = listings.now();
+    listings.changed(DIR, BY);
+    assert!(kernel.told().is_empty());
+    listings.tells(NodeId(8), OTHER, listings.now());
+    listings.tells(DIR, OTHER, listings.now());
+    assert!(kernel.told().is_empty());
+    listings.tells(DIR, OTHER, before);
+    assert_eq!(kernel.told(), ["attributes"]);
+    listings.forget(DIR);
+    listings.tells(DIR, OTHER, before);
+    assert_eq!(kernel.told(), ["attributes"], "it may have been one of it");
+}
+
+#[test]
 fn an_end_drops_what_began_before_a_change_whoever_comes_to_it() {
     let (kernel, listings) = new();
     listings.begins(DIR);
-    listings.changed(DIR);
+    listings.changed(DIR, BY);
+    kernel.told();
     listings.begins(DIR);
-    assert_eq!(kernel.told(), ["attributes"]);
     listings.ends(DIR);
     assert_eq!(kernel.told(), ["listing"]);
     listings.ends(DIR);
@@ -86,20 +131,21 @@ fn nor_is_an_older_listing_kept_behind_the_end_of_another_one() {
     listings.begins(DIR);
     listings.begins(DIR);
     listings.ends(DIR);
-    listings.changed(DIR);
+    listings.changed(DIR, BY);
+    kernel.told();
     listings.begins(DIR);
-    assert_eq!(kernel.told(), ["attributes", "listing"]);
+    assert_eq!(kernel.told(), ["listing"]);
     listings.ends(DIR);
-    listings.changed(DIR);
+    listings.changed(DIR, BY);
     listings.ends(DIR);
-    assert_eq!(kernel.told(), ["attributes", "listing"]);
+    assert_eq!(kernel.told(), ["listing"]);
 }
 
 #[test]
 fn what_the_kernel_has_forgotten_is_forgotten() {
     let (kernel, listings) = new();
     listings.begins(DIR);
-    listings.changed(DIR);
+    listings.changed(DIR, BY);
     listings.forget(DIR);
     kernel.told();
     listings.begins(DIR);
