@@ -173,7 +173,7 @@ fn a_user_writes_to_files_of_the_same_user_that_cannot_be_read() {
     let page = "x".repeat(4096);
     for (name, text) in [("empty", ""), ("page", &*page), ("full", "old\n")] {
         let path = lab.write(name, text);
-        std::fs::set_permissions(path, Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(path, Permissions::from_mode(0o000)).unwrap();
     }
     let mode = |name| lab.path(name).metadata().unwrap().permissions().mode() & 0o777;
     lab.run(&[], "chmod 600 empty; echo new > empty; chmod 600 page; echo more >> page").ok();

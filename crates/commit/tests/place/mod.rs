@@ -114,7 +114,7 @@ impl Place {
         let plain = Arc::new(Plain::new(dir, hidden, gate).expect("view 0"));
         let caches = Arc::new(NoCaches::default());
         let told = caches.clone();
-        let guarded = Arc::new(Guarded { plain: plain.clone(), caches: told, stall: STALL });
+        let guarded = Arc::new(Guarded::new(plain.clone(), told, STALL));
         vol.guard(guarded.clone());
         let site = Site {
             vol: vol.clone(),
