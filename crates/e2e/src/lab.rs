@@ -668,8 +668,12 @@ fn parent(pid: u32) -> Option<u32> {
 }
 
 fn is_mount_point(path: &Path) -> bool {
-    let dev = |p: &Path| p.metadata().map(|m| m.dev()).ok();
-    dev(path) != path.parent().and_then(dev)
+    let dev = |p: &Path| p.metadata().map(|m| m.dev());
+    match dev(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
+        // One that nobody serves any more is one.
+        found => found.ok() != path.parent().and_then(|up| dev(up).ok()),
+    }
 }
 
 pub(crate) fn base() -> PathBuf {
@@ -754,4 +758,17 @@ pub fn systx_binary() -> &'static Path {
         }
         built(&["-p", "systx", "--bin", "systx"], "systx")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_mount_point;
+    use std::path::Path;
+
+    #[test]
+    fn what_is_not_there_is_no_mount_point() {
+        assert!(is_mount_point(Path::new("/proc")));
+        assert!(!is_mount_point(Path::new("/proc/self")));
+        assert!(!is_mount_point(Path::new("/proc/nothing")));
+    }
 }
