@@ -27,8 +27,10 @@ use systx_base::codec::Encoder;
 pub fn write(state: &mut State) -> Result<()> {
     state.flow.goes_on()?;
     let done = write_all(state);
-    if done.is_err() {
-        state.flow.stopped = Some(Stopped::Poisoned);
+    match done {
+        // What was written since the one before may be compressed from here on.
+        Ok(()) => state.flow.work.notify_all(),
+        Err(_) => state.flow.stopped = Some(Stopped::Poisoned),
     }
     done
 }

@@ -155,6 +155,7 @@ pub fn scattered(state: &mut State, from: Ino, max: usize) -> Result<(Vec<Scatte
         let object = match state.tree.get(ino) {
             Ok(object) => object,
             Err(Error::NotFound) => continue,
+            Err(e) if e.is_damage() => continue,
             Err(e) => return Err(e),
         };
         let mut scatter = Scatter { ino, pages: 0, runs: 0 };
@@ -523,6 +524,8 @@ pub fn packed(env: &Env, loose: &Loose, known: Known<'_>, most: u32) -> Result<O
 pub fn put(state: &mut State, pack: Moved) -> Result<bool> {
     let records = match state.dirtied(&[pack.ino].into()) {
         Err(Error::NotFound) => return Ok(true),
+        // It stays where it is.
+        Err(e) if e.is_damage() => return Ok(true),
         other => other? + pack.blocks.len() as u64,
     };
     if !room(state) || state.left(1) <= state.obligations() + records + 2 {
@@ -657,6 +660,7 @@ fn blob(state: &mut State, of: BlobOf, blocks: std::ops::Range<u64>) -> Result<b
                 if !room(state) {
                     return Ok(false);
                 }
+                state.tree.check_chunk(chunk)?;
                 state.tree.mark_chunk(chunk);
             }
         }

@@ -65,6 +65,13 @@ pub enum Finding {
         /// The name.
         name: Vec<u8>,
     },
+    /// A name of an object of which nothing is known, since that cannot be read.
+    Unknown {
+        /// The directory.
+        dir: Ino,
+        /// The name.
+        name: Vec<u8>,
+    },
     /// A name that says another type than the object.
     WrongType {
         /// The directory.
@@ -131,6 +138,9 @@ impl fmt::Display for Finding {
             }
             Finding::Dangling { dir, name } => {
                 write!(f, "inode {dir}: {:?} is the name of nothing", shown(name))
+            }
+            Finding::Unknown { dir, name } => {
+                write!(f, "inode {dir}: what {:?} is cannot be read", shown(name))
             }
             Finding::WrongType { dir, name } => {
                 write!(f, "inode {dir}: {:?} is of another type than its entry says", shown(name))

@@ -105,10 +105,14 @@ fn recover_to(env: Env, sup: Super, end: End) -> Result<(State, Report, Super)> 
     let mut state = load(env.clone(), newest::readable(&env)?)?;
     let report = roll_forward(&mut state, end)?;
     for ino in std::mem::take(&mut state.orphans) {
-        match state.tree.get(ino).map(|object| object.node.attrs.nlink) {
-            Ok(0) => state.delete(ino)?,
+        let names = state.tree.get(ino).map(|object| object.node.attrs.nlink);
+        match names.and_then(|names| if names == 0 { state.delete(ino) } else { Ok(()) }) {
             // It has got a name again, or is gone already.
-            Ok(_) | Err(Error::NotFound) => {}
+            Ok(()) | Err(Error::NotFound) => {}
+            // It stays, as long as it cannot be read.
+            Err(e) if e.is_damage() => {
+                state.orphans.insert(ino);
+            }
             Err(e) => return Err(e),
         }
     }

@@ -10,7 +10,7 @@ pub use cover::Cover;
 
 use crate::entry::PagePacked;
 use crate::error::{Error, Result};
-use crate::format::{Checkpoint, Geometry, Head, Ino};
+use crate::format::{CHUNK, Checkpoint, Geometry, Head, Ino};
 use crate::group::{Assembled, Group, Target};
 use crate::object::{Body, Object, Place};
 use crate::ops::{Maker, Ops};
@@ -24,7 +24,9 @@ use crate::turns::Turns;
 use crate::txn::{Returned, Txn};
 use crate::usage::Usage;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::thread::Thread;
+use systx_base::sync::Event;
 
 /// Segments that only those may take who make space.
 pub const RESERVE: u32 = 7;
@@ -59,6 +61,8 @@ pub struct Flow {
     pub checkpoint: u64,
     /// Threads that wait for their commits.
     pub turns: Turns,
+    /// There is something to clean.
+    pub work: Arc<Event>,
 }
 
 /// Room that somebody asks for.
@@ -336,6 +340,7 @@ impl State {
             if self.tree.dirty.contains(ino) {
                 continue;
             }
+            self.tree.check_chunk(*ino / CHUNK)?;
             match self.tree.get(*ino) {
                 Ok(object) => blocks += object.record_max().div_ceil(4096) + 1,
                 Err(Error::NotFound) => {}
@@ -349,6 +354,7 @@ impl State {
     /// Takes an object out of the tree, with its pages.
     pub fn delete(&mut self, ino: Ino) -> Result<()> {
         self.tree.load(ino)?;
+        self.tree.check_chunk(ino / CHUNK)?;
         let Some(mut object) = self.tree.remove(ino) else { return Ok(()) };
         self.keep_removed(ino, &object);
         if let Body::Pages(pages) = &mut object.body {

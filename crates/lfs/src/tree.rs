@@ -174,12 +174,14 @@ impl Stored {
 }
 
 /// What a checkpoint has to write.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Debt {
     /// An upper bound of the blocks of what was dirty when it became so.
     blocks: u64,
     /// Bytes that were added to dirty objects since.
     grown: u64,
+    /// Chunks that could be read, as it will have to.
+    readable: BTreeSet<u64>,
 }
 
 /// A tree.
@@ -318,6 +320,7 @@ impl Tree {
     /// As [`Tree::load`].
     pub fn change(&mut self, ino: Ino) -> Result<&mut Object> {
         self.load(ino)?;
+        self.check_chunk(ino / CHUNK)?;
         self.mark(ino);
         self.objects.get_mut(&ino).ok_or(Error::NotFound)
     }
@@ -337,6 +340,22 @@ impl Tree {
                 if bytes > INLINE_MAX as u64 { bytes.div_ceil(BLOCK as u64) + 1 } else { 0 };
             self.mark_chunk(ino / CHUNK);
         }
+    }
+
+    /// Whether the next checkpoint can write a chunk, for which it reads what has not changed of
+    /// it.
+    /// To be asked before something of it changes.  Of one that cannot be read nothing changes any
+    /// more, and it stays where it is, for whoever can read it one day.
+    ///
+    /// # Errors
+    /// As [`Env::read_blob`].
+    pub fn check_chunk(&mut self, chunk: u64) -> Result<()> {
+        let Some(blob) = self.chunks.get(&chunk) else { return Ok(()) };
+        if !self.dirty_chunks.contains(&chunk) && !self.debt.readable.contains(&chunk) {
+            self.env.read_blob(blob, Structure::Chunk)?;
+            self.debt.readable.insert(chunk);
+        }
+        Ok(())
     }
 
     /// The next checkpoint writes this chunk.

@@ -71,8 +71,8 @@ pub struct Space {
 pub struct Volume {
     state: Mutex<State>,
     written: Event,
-    /// There is something to clean.
-    work: Event,
+    /// There is something to clean: that of [`State::flow`].
+    work: Arc<Event>,
     /// Commits so far, but those of the cleaner.
     commits: AtomicU64,
     /// Commits that were made durable by a group, for those that wait without the lock.
@@ -225,10 +225,10 @@ impl Volume {
     }
 
     fn with(state: State, report: Report, sup: Super) -> Volume {
-        let env = state.tree.env.clone();
+        let (env, work) = (state.tree.env.clone(), Arc::clone(&state.flow.work));
         let state = Mutex::new(rank::LOG, state);
         let views = Mutex::new(rank::LEAF, BTreeMap::new());
-        let (written, work, commits, durable) = Default::default();
+        let (written, commits, durable) = Default::default();
         let label = sup.label;
         Volume { state, written, work, commits, durable, env, label, report, views }
     }
@@ -437,7 +437,7 @@ impl Volume {
             }
             self.wait_for_writer(state)?;
             if !state.tree.dirty_chunks.is_empty() || !state.pending.is_empty() {
-                self.write_checkpoint(state)?;
+                checkpoint::write(state)?;
             } else if !(need.removes || state.has_capacity(need.blocks + need.spilled))
                 || !cleaner::round(state, need.blocks)?
             {
@@ -511,15 +511,8 @@ impl Volume {
         // 64 MiB of log are read again in a fraction of a second.
         let due = state.flow.since >= log.min(16 << 10);
         if due || state.is_short() && state.reclaimable() >= 3 * state.price() {
-            self.write_checkpoint(state)?;
+            checkpoint::write(state)?;
         }
-        Ok(())
-    }
-
-    /// What was written since the one before may be compressed from here on.
-    fn write_checkpoint(&self, state: &mut State) -> Result<()> {
-        checkpoint::write(state)?;
-        self.work.notify_all();
         Ok(())
     }
 
@@ -540,7 +533,7 @@ impl Volume {
     pub fn checkpoint(&self) -> Result<()> {
         let mut state = self.state.lock();
         self.wait_for_writer(&mut state)?;
-        self.write_checkpoint(&mut state)
+        checkpoint::write(&mut state)
     }
 
     /// Holds an object: it stays, also without a name, until it is released as often.

@@ -411,30 +411,54 @@ fn idle_times_that_are_cut_short_are_made_up_for() {
 }
 
 /// A checkpoint is what there may be something to compress after: it wakes the cleaner, also if
-/// nobody reads, and nobody leaves too little free.
+/// nobody reads, and nobody leaves too little free; whatever it is made for.
 #[test]
 fn a_checkpoint_wakes_the_cleaner() {
     let (_, volume) = fresh_packing(BLOCKS);
+    volume.snapshot("first").unwrap();
+    write(&volume, "f", &some(1, (PAGES * PAGE) as usize));
+    volume.snapshot("second").unwrap();
+    let mut stream = Vec::new();
+    systx_lfs::send(&volume, "second", Some("first"), &mut stream).unwrap();
+    volume.remove_snapshot("second").unwrap();
+    let ways: [(&str, &dyn Fn()); 4] = [
+        ("asked for", &|| volume.checkpoint().unwrap()),
+        ("a snapshot", &|| volume.snapshot("third").unwrap()),
+        ("the end of a snapshot", &|| volume.remove_snapshot("third").unwrap()),
+        ("a look at what a stream starts from", &|| {
+            let done = systx_lfs::receive(&volume, &mut &stream[..]);
+            assert!(matches!(done, Err(Error::Unfit(_))), "{done:?}");
+        }),
+    ];
+    for (n, (way, makes_one)) in ways.into_iter().enumerate() {
+        write(&volume, &format!("f{n}"), &some(1, (PAGES * PAGE) as usize));
+        assert!(wakes(&volume, makes_one), "{way}");
+    }
+}
+
+/// Whether this wakes a cleaner that has nothing to do.
+fn wakes(volume: &Volume, act: &dyn Fn()) -> bool {
     let (plan, mut at) = (Plan::default(), Tending::default());
-    while !matches!(volume.tend(&plan, &Greedy, &mut at, &|| false).unwrap(), Tended::Nothing) {}
+    // It sees what was committed first, and that nothing came since.
     volume.tend(&plan, &Greedy, &mut at, &|| false).unwrap();
+    while !matches!(volume.tend(&plan, &Greedy, &mut at, &|| false).unwrap(), Tended::Nothing) {}
     let (sleeps, slept) = channel();
     let (wakes, woken) = channel();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let (at, plan, stop) = (&at, &plan, &stop);
+        scope.spawn(move || {
             let asleep = || sleeps.send(()).unwrap();
-            volume.await_work(&plan, &at, &|| stop.load(Relaxed), &asleep);
+            volume.await_work(plan, at, &|| stop.load(Relaxed), &asleep);
             wakes.send(()).unwrap();
         });
         slept.recv().unwrap();
-        write(&volume, "f", &some(1, (PAGES * PAGE) as usize));
-        volume.checkpoint().unwrap();
-        let woken = woken.recv_timeout(Duration::from_secs(60));
+        act();
+        let woken = woken.recv_timeout(Duration::from_secs(20));
         stop.store(true, Relaxed);
         volume.wake_cleaner();
-        woken.unwrap();
-    });
+        woken.is_ok()
+    })
 }
 
 #[test]

@@ -198,6 +198,100 @@ fn a_checkpoint_that_cannot_read_costs_nothing() {
     assert!(stopped > 0);
 }
 
+/// A chunk of the inode map that cannot be read costs its objects, and nobody else anything: they
+/// are named, and are there again if it can be read one day; their numbers are nobody else's.
+#[test]
+fn a_chunk_that_cannot_be_read_costs_its_objects_alone() {
+    let mut without = 0;
+    let name = |n: u64| format!("f{n:02}");
+    let (disk, volume) = fresh(4096);
+    for n in 0..90 {
+        let made = volume.plain(|ops| {
+            let ino = ops.create(ROOT, name(n).as_bytes(), &file())?;
+            ops.write(ino, 0, &bytes(n, 3000 + BLOCK * (n as usize % 3)))
+        });
+        made.unwrap();
+    }
+    volume.checkpoint().unwrap();
+    let before = tree(&volume);
+    drop(volume);
+    let metadata = check(disk.clone(), clock()).unwrap().metadata;
+    for (at, _) in metadata.into_iter().filter(|(_, what)| *what == Structure::Chunk) {
+        let bad = Arc::new(disk.copy());
+        bad.unreadable(at);
+        let volume = open(bad.clone()).unwrap();
+        if volume.look(|ops| ops.attrs(ROOT)).is_err() {
+            // There is nothing without the root.
+            continue;
+        }
+        without += 1;
+        let lost = goes_on_without(&volume, at);
+        volume.checkpoint().unwrap();
+        drop(volume);
+        let found = check(bad.clone(), clock()).unwrap().findings;
+        assert!(found.contains(&Finding::Unreadable { at }), "{found:?}");
+        for name in &lost {
+            let name = name.clone().into_bytes();
+            assert!(found.contains(&Finding::Unknown { dir: ROOT, name }), "{found:?}");
+        }
+        let volume = open(bad.clone()).unwrap();
+        assert_eq!(goes_on_without(&volume, at), lost, "opened again");
+        drop(volume);
+        let whole = Arc::new(bad.copy());
+        let volume = open(whole.clone()).unwrap();
+        let after = tree(&volume);
+        for name in &lost {
+            let path = format!("/{name}");
+            assert!(after[&path] == before[&path], "{name}");
+        }
+        drop(volume);
+        assert_eq!(check(whole, clock()).unwrap().findings, []);
+    }
+    assert!(without >= 2, "{without}");
+}
+
+/// Does all that there is to do in a volume of which a block cannot be read; names of what nothing
+/// is known of.
+fn goes_on_without(volume: &Volume, at: u64) -> Vec<String> {
+    let is_told = |done: Result<(), Error>| match done {
+        Ok(()) => false,
+        Err(Error::Unread { at: said, .. }) => {
+            assert_eq!(said, at);
+            true
+        }
+        Err(e) => panic!("{e}"),
+    };
+    let all = volume.look(|ops| ops.list(ROOT, None, 1000)).unwrap();
+    let numbers: Vec<Ino> = all.iter().map(|(_, link)| link.ino).collect();
+    let mut lost = Vec::new();
+    for (name, link) in &all {
+        let ino = link.ino;
+        if is_told(volume.look(|ops| ops.attrs(ino)).map(drop)) {
+            lost.push(String::from_utf8(name.clone()).unwrap());
+            assert!(is_told(volume.plain(|ops| ops.write(ino, 0, b"new"))));
+            assert!(is_told(volume.plain(|ops| ops.unlink(ROOT, name)).map(drop)));
+        } else {
+            volume.plain(|ops| ops.write(ino, 0, b"new")).unwrap();
+        }
+    }
+    for n in 0..70 {
+        let name = format!("new{}-{n}", numbers.len());
+        let ino = volume.plain(|ops| ops.create(ROOT, name.as_bytes(), &file())).unwrap();
+        assert!(!numbers.contains(&ino), "{ino}");
+        commit(volume, |ops| ops.write(ino, 0, &bytes(n, BLOCK))).unwrap();
+    }
+    volume.checkpoint().unwrap();
+    for (_, link) in all.iter().filter(|(name, _)| name.starts_with(b"new")).step_by(2) {
+        volume.plain(|ops| ops.write(link.ino, PAGE, b"more")).unwrap();
+    }
+    volume.clean(&Greedy, u32::MAX).unwrap();
+    volume.coalesce(ROOT, 1000, &|| false).unwrap();
+    let snapshot = format!("s{}", numbers.len());
+    volume.snapshot(&snapshot).unwrap();
+    volume.remove_snapshot(&snapshot).unwrap();
+    lost
+}
+
 /// Any blocks, by a seed, beside commits, the cleaner, checkpoints and snapshots.
 #[test]
 fn any_blocks_that_cannot_be_read_cost_nothing() {

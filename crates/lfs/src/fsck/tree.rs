@@ -133,7 +133,10 @@ pub fn walk(check: &mut Check, tree: &mut Tree, owners: &mut Owners) -> Result<(
     check.objects += known.len() as u64;
     for (dir, name, link) in names {
         let Some(object) = known.get_mut(&link.ino) else {
-            check.findings.push(Finding::Dangling { dir, name });
+            check.findings.push(match tree.load(link.ino) {
+                Err(e) if e.is_damage() => Finding::Unknown { dir, name },
+                _ => Finding::Dangling { dir, name },
+            });
             continue;
         };
         if object.kind != link.kind {

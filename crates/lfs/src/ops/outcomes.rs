@@ -4,7 +4,7 @@
 
 use super::{Ops, link_to};
 use crate::error::{Error, Result};
-use crate::format::{BLOCK, INO_MAX, Ino};
+use crate::format::{BLOCK, CHUNK, INO_MAX, Ino};
 use crate::object::{Attrs, Node, TARGET_MAX, is_component};
 use crate::ops::Shape;
 use crate::txn::Staged;
@@ -28,11 +28,15 @@ impl Ops<'_> {
         }
         let now = self.now;
         let maker = self.maker.as_mut().ok_or(Error::ReadOnly)?;
-        let ino = *maker.next_ino;
+        // Numbers of a chunk that cannot be read are left out: nobody knows which of them are used.
+        let ino = match self.tree.check_chunk(*maker.next_ino / CHUNK) {
+            Err(e) if e.is_damage() => (*maker.next_ino / CHUNK + 1) * CHUNK,
+            done => done.map(|()| *maker.next_ino)?,
+        };
         if ino >= INO_MAX {
             return Err(Error::NoSpace);
         }
-        *maker.next_ino += 1;
+        *maker.next_ino = ino + 1;
         let attrs = Attrs {
             kind: shape.kind,
             mode: shape.mode,

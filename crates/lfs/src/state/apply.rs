@@ -2,7 +2,7 @@
 
 use super::{State, Stopped};
 use crate::error::{Error, Result};
-use crate::format::{Ino, ROOT};
+use crate::format::{CHUNK, Ino, ROOT};
 use crate::object::{Body, Object, PAGE_RECORD, Page, entry_record, node_record};
 use crate::ops::changed;
 use crate::pack;
@@ -31,8 +31,12 @@ impl State {
 
     fn check(&mut self, txn: &Txn) -> Result<()> {
         let touched = txn.patches.keys().chain(txn.pages.keys()).chain(txn.cuts.keys());
-        let inos: BTreeSet<Ino> =
-            touched.chain(txn.links.keys()).chain(txn.entries.keys()).copied().collect();
+        let taken = txn.taken.iter().map(|(ino, _)| *ino);
+        let touched = touched.chain(txn.links.keys()).chain(txn.entries.keys()).copied();
+        let inos: BTreeSet<Ino> = touched.chain(taken).collect();
+        let chunks: BTreeSet<u64> =
+            inos.iter().chain(txn.created.keys()).map(|ino| ino / CHUNK).collect();
+        chunks.into_iter().try_for_each(|chunk| self.tree.check_chunk(chunk))?;
         for ino in inos.into_iter().filter(|ino| !txn.created.contains_key(ino)) {
             self.exists(ino)?;
             let linked = txn.links.get(&ino).is_some_and(|delta| *delta > 0);
