@@ -17,6 +17,7 @@ pub mod stand_in;
 mod start;
 mod supervise;
 mod sys_unsafe;
+mod terminal;
 mod unix_diag;
 mod view;
 mod watch;

@@ -18,11 +18,11 @@ use crate::inherited_unsafe;
 use crate::processes::{self, Process};
 use crate::start::Started;
 use crate::sys_unsafe;
+use crate::terminal::Typed;
 use crate::watch::{Sighting, Watcher};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions, WaitStatus};
-use rustix::termios::Termios;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -95,42 +95,6 @@ pub struct Settled {
     pub stuck: Vec<Process>,
     /// While waiting for them, this happened instead of their end.
     pub interrupted: Option<Ended>,
-}
-
-/// A terminal's state, to be put back after a killed program.
-pub(crate) struct Terminal {
-    fd: OwnedFd,
-    /// The client's group was in the foreground.
-    foreground: bool,
-    modes: Termios,
-}
-
-impl Terminal {
-    pub(crate) fn save() -> Option<Terminal> {
-        use rustix::fs::{Mode, OFlags};
-        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open("/dev/tty", flags, Mode::empty()).ok()?;
-        let modes = rustix::termios::tcgetattr(&fd).ok()?;
-        let foreground =
-            rustix::termios::tcgetpgrp(&fd).is_ok_and(|g| g == rustix::process::getpgrp());
-        Some(Terminal { fd, foreground, modes })
-    }
-
-    /// Takes the terminal back from a group that no longer exists; with `modes` also its modes,
-    /// which a program that was killed could not put back.
-    fn put_back(&self, modes: bool) {
-        // SIGTTOU is blocked.
-        if self.foreground {
-            let group = rustix::process::getpgrp();
-            if rustix::termios::tcgetpgrp(&self.fd) != Ok(group) {
-                let _ = rustix::termios::tcsetpgrp(&self.fd, group);
-            }
-            if modes {
-                let now = rustix::termios::OptionalActions::Now;
-                let _ = rustix::termios::tcsetattr(&self.fd, now, &self.modes);
-            }
-        }
-    }
 }
 
 /// Signals that ask for the end.
@@ -385,18 +349,14 @@ impl Started {
     /// # Errors
     /// The wait itself fails.
     pub fn ask(&self, listen: &Listen<'_>) -> Result<Answer, Errno> {
-        let input = rustix::stdio::stdin();
+        let Ok(typed) = Typed::at(rustix::stdio::stdin()) else { return Ok(Answer::None) };
         loop {
-            let ended = match next_event(&self.signals, listen, None, &[input])? {
-                Event::Ready => {
-                    let mut line = [0; 256];
-                    return match rustix::io::read(input, &mut line) {
-                        Ok(0) => Ok(Answer::None),
-                        Ok(n) => Ok(Answer::Line(String::from_utf8_lossy(&line[..n]).into_owned())),
-                        Err(Errno::INTR) => continue,
-                        Err(_) => Ok(Answer::None),
-                    };
-                }
+            let ended = match next_event(&self.signals, listen, None, &[typed.as_fd()])? {
+                Event::Ready => match typed.line() {
+                    Ok(Some(line)) => return Ok(Answer::Line(line)),
+                    Err(Errno::INTR | Errno::AGAIN) => continue,
+                    Ok(None) | Err(_) => return Ok(Answer::None),
+                },
                 Event::Signal(SignalInfo { number, .. }) if ENDING.contains(&number) => {
                     return Ok(Answer::None);
                 }
