@@ -462,8 +462,8 @@ class Failing(Guarded):
     def test_a_commit_that_fails_is_told_as_busy_and_changes_nothing(self):
         base = [BASE.split("\n\n")[0] + "\n", BASE.split("\n\n")[1]]
         added, busy = 0, 0
-        # Which transactions lose is drawn from their numbers, which what the daemon does by itself
-        # moves: of 22 none may. So entries are added until some have lost.
+        # The numbers of transactions decide which ones lose, and the daemon takes some for itself:
+        # of 22 none may lose. So entries are added until some have lost.
         while added < len(base) + 20 or busy < 3:
             self.assertLess(added, 1000, f"{busy} of so many transactions have lost")
             cn = added - len(base)

@@ -127,9 +127,9 @@ impl Listings {
         }
     }
 
-    /// What is looked at from here on is from after all changes until now.
+    /// Everything that is looked at from here on is from after all changes until now.
     pub fn now(&self) -> Moment {
-        // Acquire: what a change has done before it was counted is seen.
+        // Acquire: the effects of a change that is counted are seen.
         Moment(self.now.load(Acquire))
     }
 
@@ -159,8 +159,9 @@ impl Listings {
         }
     }
 
-    /// What is known of a directory. One that is not may have been forgotten just now, while it was
-    /// looked up anew: so anybody may have asked, and any change may have been one of it.
+    /// Looks at the record of a directory. One without a record may have been forgotten just now,
+    /// while it was looked up anew: so anybody may have asked, and any change may have been one of
+    /// it.
     fn with<T>(&self, dir: NodeId, of: impl FnOnce(&mut Dir) -> T) -> T {
         let mut all = self.known.lock();
         let now = self.now.load(Relaxed);

@@ -161,7 +161,7 @@ fn attributes_from_before_a_change_are_not_kept_after_it() {
             ("rmdir", &|| std::fs::remove_dir(at("d")).unwrap()),
         ];
         for (what, change) in changes {
-            // Nobody else has asked since: what is on its way then asks for the first time.
+            // Nobody else has asked since these: the answer on its way is the first one.
             drop(File::create(at("mine")).unwrap());
             std::fs::remove_file(at("mine")).unwrap();
             let before = times();

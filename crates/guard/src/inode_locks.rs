@@ -399,8 +399,11 @@ impl SharedVolume {
         // found waits, see `reader_of`.
         let longest = self.guarded_now().iter().map(|guarded| guarded.stall).max();
         let ticket = self.inode_locks.want(Some(owner), id, longest.or(Some(Duration::ZERO)));
-        let to_lock = || self.find_to_lock(id).filter(|_| self.inode_locks.has_room(owner));
-        let Some(written) = to_lock().or_else(|| self.find_written(id)) else { return };
+        let found = match self.inode_locks.has_room(owner) {
+            true => self.find_to_lock(id),
+            false => self.find_written(id),
+        };
+        let Some(written) = found else { return };
         let stall = written.guarded.stall;
         self.inode_locks.limit(ticket, stall);
         if stall.is_zero() {
@@ -524,22 +527,21 @@ impl SharedVolume {
     }
 
     fn find_known(&self, id: HostId) -> Option<Written> {
-        self.guarded_now().into_iter().find_map(|guarded| {
-            let node = guarded.plain.node_of(id)?;
-            Some(Written { guarded, node, id })
-        })
+        self.find(id, |guarded| guarded.plain.node_of(id))
     }
 
     fn find_to_lock(&self, id: HostId) -> Option<Written> {
-        self.guarded_now().into_iter().find_map(|guarded| {
-            let node = guarded.writers.to_lock(id)?;
-            Some(Written { guarded, node, id })
-        })
+        self.find(id, |guarded| guarded.writers.to_lock(id))
     }
 
     fn find_written(&self, id: HostId) -> Option<Written> {
+        self.find(id, |guarded| guarded.writers.written_to(id))
+    }
+
+    /// A file in the first guarded directory that has a node for it.
+    fn find(&self, id: HostId, node: impl Fn(&Guarded) -> Option<NodeId>) -> Option<Written> {
         self.guarded_now().into_iter().find_map(|guarded| {
-            let node = guarded.writers.written_to(id)?;
+            let node = node(&guarded)?;
             Some(Written { guarded, node, id })
         })
     }

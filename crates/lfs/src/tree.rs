@@ -342,10 +342,9 @@ impl Tree {
         }
     }
 
-    /// Whether the next checkpoint can write a chunk, for which it reads what has not changed of
-    /// it.
-    /// To be asked before something of it changes.  Of one that cannot be read nothing changes any
-    /// more, and it stays where it is, for whoever can read it one day.
+    /// Whether the next checkpoint can write a chunk, of which it reads the unchanged part. To be
+    /// asked before something of it changes.  In one that cannot be read nothing changes any more,
+    /// and it stays where it is, for anybody who can read it one day.
     ///
     /// # Errors
     /// As [`Env::read_blob`].

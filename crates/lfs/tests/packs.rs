@@ -377,7 +377,6 @@ impl Device for Reads {
     }
 }
 
-/// A round reads what it moves once, also what it compresses, and packs that stay as they are.
 /// A commit ends each idle time, at any moment of it.  A segment that was looked at then is tried
 /// again: it had counted as one that does not become smaller, for ever.
 #[test]
@@ -461,6 +460,7 @@ fn wakes(volume: &Volume, act: &dyn Fn()) -> bool {
     })
 }
 
+/// A round reads what it moves once, also what it compresses, and packs that stay as they are.
 #[test]
 fn a_round_of_cleaning_reads_what_it_moves_once() {
     for is_packed in [false, true] {

@@ -31,9 +31,9 @@ impl Kernel {
 }
 
 const DIR: NodeId = NodeId(7);
-/// Who changes it.
+/// The thread that changes it.
 const BY: u32 = 12;
-/// Who else asks.
+/// Another one that asks.
 const OTHER: u32 = 13;
 
 fn new() -> (Arc<Kernel>, Listings) {

@@ -71,7 +71,7 @@ impl Writers for Asked {
         asked.collect()
     }
 
-    /// Who reads is not known: somebody may.
+    /// Readers are not known: somebody may be one.
     fn openers(&self, id: HostId) -> Option<Openers> {
         let node = self.plain.file_at(id)?.node;
         match self.ask(&[node]).first() {

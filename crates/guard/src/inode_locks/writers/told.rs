@@ -31,7 +31,7 @@ impl Writers for Told {
     fn openers(&self, id: HostId) -> Option<Openers> {
         self.opens.openers(id)
     }
-    /// Who opens a file that nobody has open is held then.
+    /// Nobody has to be kept out of a file that is not open: its next opening is held.
     fn to_lock(&self, id: HostId) -> Option<NodeId> {
         self.opens.written_to(id)
     }
