@@ -7,8 +7,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Instant;
 use systx_e2e::lab::{one, systx_binary, watch};
+use systx_e2e::mapped::Mapped;
 use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstest};
-use systx_e2e::run::{HANG, Limits, Running, wait_readable};
+use systx_e2e::run::{HANG, Limits, Running, finish, wait_readable};
 use systx_e2e::shared::{ANN, BOB, Shared};
 use systx_e2e::volume::{Mounted, shell};
 use systx_e2e::{Fs, Lab, Tree, lab, skip};
@@ -347,6 +348,90 @@ fn a_full_volume_says_so_and_can_be_emptied() {
     fs::write(dir.join("again"), vec![7; 1 << 20]).unwrap();
     lab.do_systx(["umount", "w"]).ok();
     lab.do_systx(["fsck", "small"]).ok();
+}
+
+/// Writes to a file until there is no room for so much more.
+fn fill(path: &Path) -> File {
+    let mut how = File::options();
+    let mut file = how.read(true).write(true).create(true).truncate(true).open(path).unwrap();
+    fill_up(&mut file);
+    file
+}
+
+fn fill_up(file: &mut File) {
+    let error = std::iter::repeat_with(|| file.write_all(&[7; 64 << 10])).find_map(Result::err);
+    assert_eq!(error.unwrap().raw_os_error(), Some(libc::ENOSPC));
+    assert!(file.metadata().unwrap().len() > 1 << 21);
+}
+
+/// What nobody has any more is room for the very next call, in whatever way it went.
+#[test]
+fn what_was_removed_is_room_for_the_next_call() {
+    for is_for_threads in [false, true] {
+        let lab = lab!();
+        let mounted = if is_for_threads { Mounted::sized_for_threads } else { Mounted::sized };
+        let v = mounted(&lab, "8M");
+        let (big, next) = (v.path("big"), v.path("next"));
+        let closed = || drop(fill(&big));
+        let ways: [(&str, &dyn Fn()); 7] = [
+            ("removed", &|| {
+                closed();
+                fs::remove_file(&big).unwrap();
+            }),
+            ("replaced", &|| {
+                fs::write(v.path("small"), b"").unwrap();
+                fs::write(v.path("room"), vec![6; 1 << 19]).unwrap();
+                closed();
+                // A new name takes room.
+                fs::remove_file(v.path("room")).unwrap();
+                fs::rename(v.path("small"), &big).unwrap();
+            }),
+            ("cut off", &|| {
+                closed();
+                File::options().write(true).open(&big).unwrap().set_len(0).unwrap();
+            }),
+            ("removed while open", &|| {
+                let open = fill(&big);
+                fs::remove_file(&big).unwrap();
+                drop(open);
+            }),
+            ("removed while mapped", &|| {
+                let open = fill(&big);
+                let map = Mapped::shared(&open, 1 << 16);
+                assert_eq!(map.get(5), 7);
+                drop(open);
+                fs::remove_file(&big).unwrap();
+                drop(map);
+            }),
+            ("never named", &|| {
+                let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
+                let mode = rustix::fs::Mode::from_raw_mode(0o600);
+                fill_up(&mut File::from(rustix::fs::open(&v.dir, flags, mode).unwrap()));
+            }),
+            ("removed by a run", &|| {
+                closed();
+                let mut run = lab.systx(["run", "--", "rm", "big"]);
+                run.current_dir(&v.dir);
+                finish(run, Limits::default(), &lab).ok();
+            }),
+        ];
+        for (way, remove) in ways {
+            let rounds = if way == "removed by a run" { 3 } else { 10 };
+            for round in 0..rounds {
+                remove();
+                let done = fs::write(&next, vec![8; 1 << 20]);
+                done.unwrap_or_else(|e| panic!("{is_for_threads}, {way}, {round}: {e}"));
+                fs::remove_file(&next).unwrap();
+                let file = File::create(&next).unwrap();
+                let whole = rustix::fs::FallocateFlags::empty();
+                let done = rustix::fs::fallocate(&file, whole, 0, 1 << 20);
+                done.unwrap_or_else(|e| panic!("{is_for_threads}, {way}, {round}, ahead: {e}"));
+                drop(file);
+                fs::remove_file(&next).unwrap();
+                let _ = fs::remove_file(&big);
+            }
+        }
+    }
 }
 
 /// Btrfs writes nothing in place unless it is told to, and an image there that wants new room for

@@ -8,6 +8,7 @@ use crate::own::{self, Own, clear};
 use crate::reserve::Room;
 use crate::slot::{slot_name, slot_of};
 use crate::tree::{VolumeTree, id_of, number_of};
+use crate::unnamed::Belated;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
@@ -60,6 +61,7 @@ pub struct VolumeStore {
     pub(crate) looks: Looks,
     pub(crate) shorts: Shorts,
     pub(crate) orders: Arc<Orders>,
+    pub(crate) belated: Belated,
 }
 
 /// A clock that tells each time once, so that each change moves a version.
@@ -119,6 +121,7 @@ pub fn open(
         looks: Looks::default(),
         shorts: Mutex::new(rank::LEAF, HashMap::new()),
         orders,
+        belated: Belated::default(),
     };
     store.finish(outcomes, &path)?;
     Ok(Arc::new(store))

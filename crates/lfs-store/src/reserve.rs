@@ -182,8 +182,10 @@ impl VolumeStore {
         inos.extend(own);
         let blocks = blocks + self.volume.cost(&inos).map_err(failed)?;
         let mut forgotten = Forgotten::default();
+        // What nobody needs any longer comes before history.
+        let mut promise = self.with_room(|| self.volume.promise(blocks));
         loop {
-            match self.volume.promise(blocks) {
+            match promise {
                 Ok(promise) => {
                     let (transactions, bytes) = &self.looks.untold;
                     forgotten.transactions += transactions.swap(0, Relaxed);
@@ -209,6 +211,7 @@ impl VolumeStore {
             }
             forgotten.transactions += report.transactions;
             forgotten.bytes += report.bytes;
+            promise = self.volume.promise(blocks);
         }
     }
 
@@ -224,7 +227,14 @@ impl VolumeStore {
     /// See [`systx_store::Store::forget_for_content`].
     pub(crate) fn forget_for(&self, bytes: u64) -> bool {
         // Nothing is forgotten for room that nobody uses.
-        let mut freed = self.give_back().unwrap_or_default();
+        let before = self.volume.space().used;
+        let is_free = |bytes| {
+            let space = self.volume.space();
+            space.total.saturating_sub(space.used) * BLOCK as u64 >= bytes
+        };
+        let _ = self.give_back();
+        let _ = self.with_room(|| if is_free(bytes) { Ok(()) } else { Err(Error::NoSpace) });
+        let mut freed = before.saturating_sub(self.volume.space().used) * BLOCK as u64;
         while freed < bytes {
             match self.forget_one() {
                 Ok(done) if done.transactions > 0 => {

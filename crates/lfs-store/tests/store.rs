@@ -11,7 +11,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use systx_base::{Kind, TxnId};
+use systx_lfs::Shape;
 use systx_lfs::device::{Device, MemDevice};
+use systx_lfs::format::ROOT;
 use systx_lfs_store::VolumeStore;
 use systx_store::io::{Open, Openers, Tree};
 use systx_store::writeset::{Content, Data, Extent, NewKind, WriteSet};
@@ -444,6 +446,80 @@ fn what_was_dropped_makes_room_and_nothing_is_forgotten_for_it() {
     drop(slot);
     assert!(store.forget_for_content(100_000));
     assert_eq!(store.history().unwrap().len(), 2);
+}
+
+/// So does what was removed, once those who hold it have let go of it: for plain changes, for
+/// commits, and for what a transaction writes before its commit.
+#[test]
+fn what_is_let_go_of_makes_room_and_nothing_is_forgotten_for_it() {
+    for way in 0..3 {
+        let store = fresh();
+        write(&store, TxnId(1), file(&store, "/a", &bytes(1, 100_000)));
+        let mut sets = Sets::new(&store);
+        sets.object("/a").content = whole(&bytes(2, 100_000));
+        write(&store, TxnId(2), sets.set);
+        let volume = store.volume();
+        let shape = Shape::new(Kind::File, 0o644);
+        let ino = volume.plain(|ops| ops.create(ROOT, b"full", &shape)).unwrap();
+        let mut at = 0;
+        while volume.plain(|ops| ops.write(ino, at, &[7; 4096])).is_ok() {
+            at += 4096;
+        }
+        assert!(at > 4_000_000, "{at}");
+        volume.hold(ino).unwrap();
+        volume.plain(|ops| ops.unlink(ROOT, b"full")).unwrap();
+        // It has not been heard yet that nobody has it any longer.
+        let (tried, is_tried) = std::sync::mpsc::channel();
+        let held = Arc::clone(volume);
+        let later = std::thread::spawn(move || {
+            // Where it cannot be seen from here that it was tried, either may come first.
+            let () = is_tried.recv().unwrap();
+            held.release(ino).unwrap();
+        });
+        if way > 0 {
+            tried.send(()).unwrap();
+        }
+        match way {
+            0 => {
+                let write = || {
+                    let done = volume.plain(|ops| {
+                        let ino = ops.create(ROOT, b"next", &shape)?;
+                        ops.write(ino, 0, &bytes(3, 1_000_000))
+                    });
+                    let _ = tried.send(());
+                    done
+                };
+                store.with_room(write).unwrap();
+            }
+            1 => drop(store.reserve(&file(&store, "/next", &bytes(3, 1_000_000))).unwrap()),
+            _ => assert!(store.forget_for_content(1_000_000)),
+        }
+        later.join().unwrap();
+        assert_eq!(store.history().unwrap().len(), 2, "{way}");
+        assert!(store.history().unwrap().iter().all(|one| !one.forgotten), "{way}");
+    }
+}
+
+/// What a program has open is not waited for again and again.
+#[test]
+fn what_is_not_let_go_of_is_waited_for_once() {
+    let store = fresh();
+    let volume = store.volume();
+    let shape = Shape::new(Kind::File, 0o644);
+    let ino = volume.plain(|ops| ops.create(ROOT, b"open", &shape)).unwrap();
+    volume.hold(ino).unwrap();
+    volume.plain(|ops| ops.unlink(ROOT, b"open")).unwrap();
+    let none = || Err::<(), _>(systx_lfs::Error::NoSpace);
+    let begun = std::time::Instant::now();
+    assert!(store.with_room(none).is_err());
+    let first = begun.elapsed();
+    let begun = std::time::Instant::now();
+    for _ in 0..2 {
+        assert!(store.with_room(none).is_err());
+    }
+    assert!(begun.elapsed() < first, "{:?} after {first:?}", begun.elapsed());
+    volume.release(ino).unwrap();
+    assert!(store.with_room(none).is_err());
 }
 
 /// A sparse file that is larger than the volume: what is kept of it is its data.

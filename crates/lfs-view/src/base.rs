@@ -53,16 +53,20 @@ impl Base {
         .map_err(answer)
     }
 
-    /// See [`Volume::plain`]. Transactions that have ended may have left something that takes room:
-    /// it is not in the way.
+    /// See [`Volume::plain`]. What takes room and is needed by nobody is not in the way.
     pub fn change<T>(&self, mut act: impl FnMut(&mut Ops<'_>) -> Result<T>) -> Reply<T> {
         let Base::Live(store) = self else { return Err(Errno::ROFS) };
-        loop {
-            match store.volume().plain(&mut act) {
-                Err(Error::NoSpace) if store.give_back().is_ok_and(|room| room > 0) => {}
-                done => return done.map_err(answer),
-            }
+        store.with_room(|| store.volume().plain(&mut act)).map_err(answer)
+    }
+
+    /// Whether so many blocks may still be used.
+    pub fn has_room(&self, blocks: u64) -> bool {
+        let look = || if blocks > self.free() { Err(Error::NoSpace) } else { Ok(()) };
+        match self {
+            Base::Live(store) => store.with_room(look),
+            Base::Past(..) => look(),
         }
+        .is_ok()
     }
 
     /// An object stays, also without a name.

@@ -206,7 +206,7 @@ impl VolumeView {
             Fallocate::ZeroRange => (false, true, true),
             Fallocate::CollapseRange | Fallocate::InsertRange => return Err(Errno::OPNOTSUPP),
         };
-        if allocates && len.div_ceil(BLOCK as u64) > self.base.free() {
+        if allocates && !self.base.has_room(len.div_ceil(BLOCK as u64)) {
             return Err(Errno::NOSPC);
         }
         let told = if grows { end } else { 0 };

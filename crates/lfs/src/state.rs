@@ -63,6 +63,8 @@ pub struct Flow {
     pub turns: Turns,
     /// There is something to clean.
     pub work: Arc<Event>,
+    /// An object is not held any longer.
+    pub released: Arc<Event>,
 }
 
 /// Room that somebody asks for.

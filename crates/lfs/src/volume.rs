@@ -34,6 +34,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 use systx_base::Kind;
 use systx_base::sync::{Event, Guard, Mutex, rank};
 
@@ -553,6 +554,30 @@ impl Volume {
     /// What reading can say.
     pub fn release(&self, ino: Ino) -> Result<()> {
         self.state.lock().release(ino)
+    }
+
+    /// Those of these objects, and of all that have no name, that somebody holds.
+    pub fn held_unnamed(&self, these: &[Ino]) -> BTreeSet<Ino> {
+        let state = self.state.lock();
+        let all = these.iter().chain(&state.orphans).copied();
+        all.filter(|ino| state.held.contains_key(ino)).collect()
+    }
+
+    /// Waits until one of these objects is not held any longer. Whether one is not: none of no
+    /// objects, and maybe none in all of this time.
+    pub fn wait_for_release(&self, of: &BTreeSet<Ino>, limit: Duration) -> bool {
+        let (until, mut state) = (Instant::now() + limit, self.state.lock());
+        let released = Arc::clone(&state.flow.released);
+        loop {
+            if of.iter().any(|ino| !state.held.contains_key(ino)) {
+                return true;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if of.is_empty() || left.is_zero() {
+                return false;
+            }
+            released.wait_for(&mut state, left);
+        }
     }
 
     /// Makes a snapshot of the committed tree; it is durable when this returns.

@@ -208,6 +208,7 @@ impl State {
             return Ok(());
         }
         self.held.remove(&ino);
+        self.flow.released.notify_all();
         if self.orphans.contains(&ino) {
             match self.delete(ino) {
                 // It stays, without a name: what it takes is known to nobody.
