@@ -68,8 +68,8 @@ impl<'a> Place<'a> {
             Place::Fd(fd) => sys::stat(fd)?,
             Place::Own(object) => return object.stamp(),
         };
-        let (ctime, mtime) = (seen.attr.ctime, seen.attr.mtime);
-        Ok(Stamp { id: seen.id, ctime, mtime, size: seen.attr.size })
+        let (ctime, mtime) = (seen.ctime, seen.mtime);
+        Ok(Stamp { id: seen.id, ctime, mtime, size: seen.size })
     }
 
     /// The descriptor, by which a snapshot keeps what is there.

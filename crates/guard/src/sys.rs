@@ -1,61 +1,27 @@
 //! The system calls of the plain view, on descriptors of the backing file system.
 
-use rustix::fs::{
-    self, AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp,
-};
-use rustix::io::Errno;
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use std::os::fd::{AsFd, OwnedFd};
-use systx_base::{Kind, Time};
-use systx_store::io::HostId;
+use systx_base::Kind;
+use systx_store::io::Stat;
 use systx_vfs::api::{Attr, Reply};
 pub(crate) use systx_vfs::paths::{path_below, path_of};
 
-/// What one statx(2) tells.
-pub(crate) struct Seen {
-    pub id: HostId,
-    pub dev: u64,
-    pub attr: Attr,
-}
-
-fn time(t: StatxTimestamp) -> Time {
-    Time { secs: t.tv_sec, nanos: t.tv_nsec.min(999_999_999) }
-}
-
-fn seen(s: &Statx) -> Reply<Seen> {
-    let has_btime = s.stx_mask & StatxFlags::BTIME.bits() != 0;
-    let btime = if has_btime { time(s.stx_btime) } else { Time::default() };
-    Ok(Seen {
-        id: HostId { ino: s.stx_ino, btime },
-        dev: fs::makedev(s.stx_dev_major, s.stx_dev_minor),
-        attr: Attr {
-            ino: s.stx_ino,
-            kind: Kind::from_mode(s.stx_mode.into()).ok_or(Errno::IO)?,
-            mode: u32::from(s.stx_mode) & 0o7777,
-            nlink: s.stx_nlink,
-            uid: s.stx_uid,
-            gid: s.stx_gid,
-            rdev: fs::makedev(s.stx_rdev_major, s.stx_rdev_minor),
-            size: s.stx_size,
-            blocks: s.stx_blocks,
-            blksize: s.stx_blksize,
-            atime: time(s.stx_atime),
-            mtime: time(s.stx_mtime),
-            ctime: time(s.stx_ctime),
-        },
-    })
-}
-
-const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 const NO_DETOUR: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT);
 
 /// Attributes of what a descriptor refers to.
-pub(crate) fn stat(fd: impl AsFd) -> Reply<Seen> {
-    seen(&fs::statx(fd, c"", AtFlags::EMPTY_PATH | NO_DETOUR, WANTED)?)
+pub(crate) fn stat(fd: impl AsFd) -> Reply<Stat> {
+    Stat::told(&fs::statx(fd, c"", AtFlags::EMPTY_PATH | NO_DETOUR, Stat::WANTED)?)
+}
+
+/// The same, as a view shows them.
+pub(crate) fn attr(fd: impl AsFd) -> Reply<Attr> {
+    Ok(Attr::from(&stat(fd)?))
 }
 
 /// Attributes of a name, of what is mounted there if anything is.
-pub(crate) fn stat_at(dir: impl AsFd, name: &[u8]) -> Reply<Seen> {
-    seen(&fs::statx(dir, name, NO_DETOUR, WANTED)?)
+pub(crate) fn stat_at(dir: impl AsFd, name: &[u8]) -> Reply<Stat> {
+    Stat::told(&fs::statx(dir, name, NO_DETOUR, Stat::WANTED)?)
 }
 
 /// An `O_PATH` descriptor of a name.  `EXDEV` if something is mounted there: a guarded directory

@@ -103,44 +103,42 @@ fn errno(e: Errno) -> Error {
     e.into()
 }
 
-fn time(t: sys::StatxTimestamp) -> Time {
-    Time { secs: t.tv_sec, nanos: t.tv_nsec }
-}
+impl Stat {
+    /// What statx(2) has to be asked for.
+    pub const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
-fn to_stat(s: &Statx) -> Result<Stat> {
-    let kind = Kind::from_mode(s.stx_mode.into()).ok_or_else(|| errno(Errno::IO))?;
-    let btime = if s.stx_mask & StatxFlags::BTIME.bits() != 0 {
-        time(s.stx_btime)
-    } else {
-        Time::default()
-    };
-    Ok(Stat {
-        id: HostId { ino: s.stx_ino, btime },
-        dev: sys::makedev(s.stx_dev_major, s.stx_dev_minor),
-        kind,
-        mode: u32::from(s.stx_mode) & 0o7777,
-        uid: s.stx_uid,
-        gid: s.stx_gid,
-        nlink: s.stx_nlink,
-        size: s.stx_size,
-        blocks: s.stx_blocks,
-        blksize: s.stx_blksize,
-        rdev: sys::makedev(s.stx_rdev_major, s.stx_rdev_minor),
-        atime: time(s.stx_atime),
-        mtime: time(s.stx_mtime),
-        ctime: time(s.stx_ctime),
-    })
+    /// What it told.
+    ///
+    /// # Errors
+    /// `EIO`: an object of a kind that Linux does not have.
+    pub fn told(s: &Statx) -> rustix::io::Result<Stat> {
+        let time =
+            |t: sys::StatxTimestamp| Time { secs: t.tv_sec, nanos: t.tv_nsec.min(999_999_999) };
+        let is_known = s.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let btime = if is_known { time(s.stx_btime) } else { Time::default() };
+        Ok(Stat {
+            id: HostId { ino: s.stx_ino, btime },
+            dev: sys::makedev(s.stx_dev_major, s.stx_dev_minor),
+            kind: Kind::from_mode(s.stx_mode.into()).ok_or(Errno::IO)?,
+            mode: u32::from(s.stx_mode) & 0o7777,
+            uid: s.stx_uid,
+            gid: s.stx_gid,
+            nlink: s.stx_nlink,
+            size: s.stx_size,
+            blocks: s.stx_blocks,
+            blksize: s.stx_blksize,
+            rdev: sys::makedev(s.stx_rdev_major, s.stx_rdev_minor),
+            atime: time(s.stx_atime),
+            mtime: time(s.stx_mtime),
+            ctime: time(s.stx_ctime),
+        })
+    }
 }
 
 fn statx(at: BorrowedFd<'_>, name: &[u8]) -> Result<Statx> {
     let flags = if name.is_empty() { AtFlags::EMPTY_PATH } else { AtFlags::empty() };
-    sys::statx(
-        at,
-        name,
-        flags | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT,
-        StatxFlags::BASIC_STATS | StatxFlags::BTIME,
-    )
-    .map_err(errno)
+    sys::statx(at, name, flags | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, Stat::WANTED)
+        .map_err(errno)
 }
 
 /// The type that a listing tells, if it tells any.
@@ -209,7 +207,7 @@ impl RealIo {
 
     /// The volume whose root is an open directory (`O_PATH` is enough).
     pub fn from_dir(dir: OwnedFd) -> Result<RealIo> {
-        let stat = to_stat(&statx(dir.as_fd(), b"")?)?;
+        let stat = Stat::told(&statx(dir.as_fd(), b"")?)?;
         if stat.kind != Kind::Dir {
             return Err(errno(Errno::NOTDIR));
         }
@@ -236,7 +234,7 @@ impl RealIo {
 
     /// What `statx` tells.  On an overlay the number alone identifies, see [`crate::overlay`].
     fn told(&self, s: &Statx) -> Result<Stat> {
-        let mut stat = to_stat(s)?;
+        let mut stat = Stat::told(s)?;
         if self.overlay {
             stat.id.btime = Time::default();
         }

@@ -8,6 +8,7 @@
 use rustix::io::Errno;
 use std::time::Duration;
 use systx_base::{Gid, Kind, NodeId, Time, Uid};
+use systx_store::io::Stat;
 
 pub use crate::request::{Answer, Answers, Calls, Request, Requests, Sink};
 
@@ -54,6 +55,26 @@ pub struct Attr {
     pub mtime: Time,
     /// Last change of data or attributes.
     pub ctime: Time,
+}
+
+impl From<&Stat> for Attr {
+    fn from(stat: &Stat) -> Attr {
+        Attr {
+            ino: stat.id.ino,
+            kind: stat.kind,
+            mode: stat.mode,
+            nlink: stat.nlink,
+            uid: stat.uid,
+            gid: stat.gid,
+            rdev: stat.rdev,
+            size: stat.size,
+            blocks: stat.blocks,
+            blksize: stat.blksize,
+            atime: stat.atime,
+            mtime: stat.mtime,
+            ctime: stat.ctime,
+        }
+    }
 }
 
 /// A node handed to the kernel.  Each one counts as one lookup, taken back by

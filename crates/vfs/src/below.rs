@@ -10,9 +10,9 @@
 //! - V2 a node with a base was recorded as read (entry, attributes, size) before it was handed out.
 //! - V3 only objects with a base have keys in the engine; what a transaction made is its own.
 
-use crate::api::Reply;
+use crate::api::{Attr, Reply};
 use crate::limits::{Taken, ViewLimits};
-use crate::node::{Base, Body, Child, DirState, Dirty, Listed, Name, Node, attr_of};
+use crate::node::{Base, Body, Child, DirState, Dirty, Listed, Name, Node};
 use crate::numbers::NewNumbers;
 use crate::reach::{Reach, is_gone, whole};
 use crate::state::State;
@@ -61,7 +61,7 @@ impl Below {
         root.covered = self.covered.get(path).cloned();
         let root = Node {
             base: Some(Base { stamp: stat.stamp(), place: None, foreign: false, fixed: None }),
-            attr: attr_of(&stat),
+            attr: Attr::from(&stat),
             dirty: Dirty::default(),
             place: None,
             xattrs: None,
@@ -279,7 +279,7 @@ impl Below {
                 foreign,
                 fixed: None,
             }),
-            attr: attr_of(stat),
+            attr: Attr::from(stat),
             dirty: Dirty::default(),
             place: Some(place),
             xattrs: None,

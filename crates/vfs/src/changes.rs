@@ -192,7 +192,7 @@ impl Review<'_> {
         if let Some((dir, name)) = &place
             && let Ok(stat) = self.reach.tree().stat_at(dir, name)
         {
-            attr = crate::node::attr_of(&stat);
+            attr = Attr::from(&stat);
         }
         for (key, value) in n.xattrs.iter().flat_map(|x| x.iter()) {
             let value = match &place {

@@ -352,22 +352,3 @@ impl Nodes {
 fn hash(host: HostId) -> usize {
     (host.ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
 }
-
-/// `stat` of a backing object.
-pub(crate) fn attr_of(stat: &Stat) -> Attr {
-    Attr {
-        ino: stat.id.ino,
-        kind: stat.kind,
-        mode: stat.mode,
-        nlink: stat.nlink,
-        uid: stat.uid,
-        gid: stat.gid,
-        rdev: stat.rdev,
-        size: stat.size,
-        blocks: stat.blocks,
-        blksize: stat.blksize,
-        atime: stat.atime,
-        mtime: stat.mtime,
-        ctime: stat.ctime,
-    }
-}

@@ -10,7 +10,6 @@
 
 use crate::api::{Attr, Caller, Reply};
 use crate::below::Below;
-use crate::node::attr_of;
 use crate::reach::is_gone;
 use crate::state::State;
 use crate::volume::{Volume, errno};
@@ -134,7 +133,8 @@ impl Volume {
         let mut claims = Claims::new();
         for (of, path) in declared.iter().enumerate() {
             let stat = io.stat(&io.root()).map_err(errno)?;
-            let root = Met { oid: self.oid(stat.id), attr: attr_of(&stat), dir: Some(io.root()) };
+            let root =
+                Met { oid: self.oid(stat.id), attr: Attr::from(&stat), dir: Some(io.root()) };
             let find = |dir: &Handle, name: &[u8]| {
                 let above = io.stat(dir).map_err(errno)?.id;
                 let stat = match io.stat_at(dir, name) {
@@ -149,7 +149,7 @@ impl Volume {
                     Err(e) if is_gone(&e) => return Ok(None),
                     Err(e) => return Err(errno(e)),
                 };
-                Ok(Some(Met { oid: self.oid(stat.id), attr: attr_of(&stat), dir }))
+                Ok(Some(Met { oid: self.oid(stat.id), attr: Attr::from(&stat), dir }))
             };
             walk(path, who, root, find, |part, write| claims.push((Claim { part, write }, of)))?;
         }

@@ -3,7 +3,7 @@
 use super::pages::Data;
 use super::{Inode, Layer, Past, Pinned, Xattrs};
 use crate::change::Change;
-use crate::sys::{self, Seen};
+use crate::sys;
 use rustix::fs::{self, SeekFrom};
 use rustix::io::{self, Errno};
 use std::collections::HashSet;
@@ -143,7 +143,7 @@ impl Past {
     /// Everything below a directory that a commit removes: when the store drops what it keeps for
     /// undo, nobody is asked.
     fn keep_tree(&self, top: BorrowedFd<'_>) -> Reply<()> {
-        if sys::stat(top)?.attr.kind != Kind::Dir {
+        if sys::stat(top)?.kind != Kind::Dir {
             return Ok(());
         }
         let mut todo = vec![io::fcntl_dupfd_cloexec(top, 0)?];
@@ -156,7 +156,7 @@ impl Past {
             for name in names.iter().filter(|n| !matches!(&n[..], b"." | b"..")) {
                 self.keep_name(dir.as_fd(), name)?;
                 match sys::child(&dir, name) {
-                    Ok(fd) if sys::stat(&fd)?.attr.kind == Kind::Dir => todo.push(fd),
+                    Ok(fd) if sys::stat(&fd)?.kind == Kind::Dir => todo.push(fd),
                     _ => {}
                 }
             }
@@ -181,7 +181,7 @@ impl Past {
                 self.keep_inode(fd.as_fd(), false)?;
                 let seen = sys::stat(&fd)?;
                 self.pins.fetch_add(1, Relaxed);
-                let (id, kind, count) = (seen.id, seen.attr.kind, Arc::clone(&self.pins));
+                let (id, kind, count) = (seen.id, seen.kind, Arc::clone(&self.pins));
                 Some(Arc::new(Pinned { handle: RealIo::held(fd), id, kind, count }))
             }
             Err(Errno::NOENT) => None,
@@ -203,7 +203,7 @@ impl Past {
     /// An inode as it is, its extended attributes only if they are asked for or may change with the
     /// mode. `None`: no snapshot knows it.
     fn keep_inode(&self, fd: BorrowedFd<'_>, with_xattrs: bool) -> Reply<Option<Stat>> {
-        let stat = stat_of(&sys::stat(fd)?);
+        let stat = sys::stat(fd)?;
         // The store lets the owner into a directory that it moves or empties; an access ACL goes
         // with the mode.
         let with_xattrs = with_xattrs || (stat.kind == Kind::Dir && stat.mode & 0o700 != 0o700);
@@ -311,24 +311,4 @@ fn xattrs_of(fd: BorrowedFd<'_>) -> Reply<Xattrs> {
         }
     }
     Ok(all)
-}
-
-fn stat_of(seen: &Seen) -> Stat {
-    let attr = &seen.attr;
-    Stat {
-        id: seen.id,
-        dev: seen.dev,
-        kind: attr.kind,
-        mode: attr.mode,
-        uid: attr.uid,
-        gid: attr.gid,
-        nlink: attr.nlink,
-        size: attr.size,
-        blocks: attr.blocks,
-        blksize: attr.blksize,
-        rdev: attr.rdev,
-        atime: attr.atime,
-        mtime: attr.mtime,
-        ctime: attr.ctime,
-    }
 }

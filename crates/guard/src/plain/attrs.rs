@@ -27,7 +27,7 @@ impl Plain {
         let path = self.table.path(&node)?;
         let oid = node.oid();
         node.worn.store(false, Relaxed);
-        self.reading(&[ObjectRef::Attr(oid), ObjectRef::Size(oid)], || Ok(sys::stat(&*path)?.attr))
+        self.reading(&[ObjectRef::Attr(oid), ObjectRef::Size(oid)], || sys::attr(&*path))
     }
 
     pub(super) fn birth_of(&self, id: NodeId) -> Reply<Option<Time>> {
@@ -43,7 +43,7 @@ impl Plain {
         let timed = set.atime.is_some() || set.mtime.is_some();
         let mut attr_changes = named || timed;
         if let Some(size) = set.size {
-            let now = sys::stat(&*path)?.attr;
+            let now = sys::attr(&*path)?;
             let first = size.min(now.size) / PAGE;
             writes.push(ObjectRef::Size(oid));
             writes.push(ObjectRef::Pages { oid, first, last: u64::MAX });
@@ -57,13 +57,13 @@ impl Plain {
             if let Some(size) = set.size {
                 let (fd, _) = self.table.writer(&node, false, self.told)?;
                 let _acting = Acting::writing(caller, set.kill_suidgid)?;
-                let before = sys::stat(&*fd)?.attr.size;
+                let before = sys::stat(&*fd)?.size;
                 fs::ftruncate(&*fd, size)?;
                 client::grew(before, size);
                 node.no_caps.store(true, Relaxed);
             }
             self.change_attr(&node, caller, &*path, &set)?;
-            Ok(sys::stat(&*path)?.attr)
+            sys::attr(&*path)
         })
     }
 
@@ -84,7 +84,7 @@ impl Plain {
             // A change of owner moves the blocks to another quota.
             let _acting = Acting::writing(caller, false)?;
             let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
-            let before = sys::stat(&fd)?.attr;
+            let before = sys::attr(&fd)?;
             fs::chownat(&fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
             // A set-group-id bit without the right to execute goes only where the caller is not in
             // that group, and the kernel looks at the groups of this process.
@@ -185,7 +185,7 @@ impl Plain {
             fs::setxattr(at.as_str(), key, value, flags)?;
             if kill_sgid {
                 // The caller is not in the group; the call above did not know that.
-                let mode = sys::stat(&*path)?.attr.mode;
+                let mode = sys::stat(&*path)?.mode;
                 if mode & S_ISGID != 0 {
                     fs::chmod(at, Mode::from_raw_mode(mode & !S_ISGID))?;
                 }

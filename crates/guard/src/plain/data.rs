@@ -62,7 +62,7 @@ impl Plain {
         let (oid, len) = (node.oid(), buf.len() as u64);
         let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
         // Where it ends is read by who reads up to there.
-        let at_end = end > sys::stat(&*fd)?.attr.size;
+        let at_end = end > sys::stat(&*fd)?.size;
         let reads = [ObjectRef::bytes_at(oid, offset, len), ObjectRef::Size(oid)];
         let reads = if at_end { &reads[..] } else { &reads[..1] };
         self.reading(reads, || {
@@ -108,7 +108,7 @@ impl Plain {
 
     pub(super) fn write_back_to(&self, id: NodeId, offset: u64, data: &[u8]) -> Reply<()> {
         let node = self.table.node(id)?;
-        let size = sys::stat(&*self.table.path(&node)?)?.attr.size;
+        let size = sys::stat(&*self.table.path(&node)?)?.size;
         let len = within(size, offset, data).len() as u64;
         if len == 0 {
             return Ok(());
@@ -126,7 +126,7 @@ impl Plain {
         };
         self.change(&node, &[], extent, |fd| {
             // A commit that it waited for may have cut the file off.
-            let data = within(sys::stat(fd)?.attr.size, offset, data);
+            let data = within(sys::stat(fd)?.size, offset, data);
             if data.is_empty() { Ok(()) } else { write_all(fd, offset, data).map(drop) }
         })
     }
@@ -143,7 +143,7 @@ impl Plain {
         let node = self.table.node(id)?;
         let len = data.len() as u64;
         loop {
-            let at = sys::stat(&*self.table.path(&node)?)?.attr.size;
+            let at = sys::stat(&*self.table.path(&node)?)?.size;
             let end = at.checked_add(len).filter(|e| *e <= FILE_MAX).ok_or(Errno::FBIG)?;
             let blank = 0;
             let extent = Extent {
@@ -157,7 +157,7 @@ impl Plain {
                 append: true,
             };
             let written = self.change(&node, &[], extent, |fd| {
-                let moved = sys::stat(fd)?.attr.size != at;
+                let moved = sys::stat(fd)?.size != at;
                 if moved { Ok(None) } else { write_all(fd, at, data).map(Some) }
             })?;
             if let Some(written) = written {
@@ -226,7 +226,7 @@ impl Plain {
         let (source, target) = (self.table.node(from.0)?, self.table.node(to.0)?);
         let fd_in = self.table.reader(&source)?;
         // What lies beyond the end is not copied.
-        let size = sys::stat(&*fd_in)?.attr.size;
+        let size = sys::stat(&*fd_in)?.size;
         let len = len.min(size.saturating_sub(from.1)).min(COPY_MAX);
         if len == 0 {
             return Ok(0);
@@ -269,7 +269,7 @@ impl Plain {
         node.worn.store(true, Relaxed);
         loop {
             let (fd, by) = self.table.writer(node, extent.append, self.told)?;
-            let now = sys::stat(&*fd)?.attr;
+            let now = sys::attr(&*fd)?;
             // Of calls that are performed here alone the kernel does not say that the bits have to
             // go: it leaves that to us.
             let untold = |mode| !extent.shows && mode & S_ISXID != 0 && !client::keeps_set_ids();
@@ -301,7 +301,7 @@ impl Plain {
                 self.check_current(node)?;
                 // A commit that it waited for may have cut the file off, so that it does more than
                 // it has told.
-                let now = sys::stat(&*fd)?.attr;
+                let now = sys::attr(&*fd)?;
                 let needs = beside(&now);
                 if (needs.0 && !told.0) || (needs.1 && !told.1) {
                     return Ok(None);

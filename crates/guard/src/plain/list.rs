@@ -65,7 +65,7 @@ impl Plain {
                     (Some(entry), _) => entry.attr.kind,
                     (None, Some(kind)) => kind,
                     (None, None) => match sys::stat_at(&*path, &item.name) {
-                        Ok(seen) => seen.attr.kind,
+                        Ok(seen) => seen.kind,
                         Err(_) => continue,
                     },
                 };
@@ -91,8 +91,7 @@ impl Plain {
                 if let Some(node) = self.table.enter_known(seen.id) {
                     let oid = node.oid();
                     let reads = [ObjectRef::Attr(oid), ObjectRef::Size(oid)];
-                    let attr =
-                        self.reading(&reads, || Ok(sys::stat(&*self.table.path(&node)?)?.attr));
+                    let attr = self.reading(&reads, || sys::attr(&*self.table.path(&node)?));
                     return match attr {
                         Ok(attr) => Listed::Entry(Entry { node: node.id, generation: 0, attr }),
                         Err(_) => {

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use systx_base::{Kind, NodeId, Oid};
 use systx_txn::ObjectRef;
-use systx_vfs::api::{Caller, Entry, NewAttr, RenameHow, Reply};
+use systx_vfs::api::{Attr, Caller, Entry, NewAttr, RenameHow, Reply};
 
 /// What is held while a name goes away.
 type Kept = Option<Arc<Node>>;
@@ -64,9 +64,9 @@ impl Plain {
         }
         let oid = systx_vfs::oid_of(seen.id);
         // What it is does not change; what it looks like may, until the gate is passed.
-        let node = self.table.enter(fd, seen.id, seen.attr.kind);
+        let node = self.table.enter(fd, seen.id, seen.kind);
         let attr = self.reading(&[ObjectRef::Attr(oid), ObjectRef::Size(oid)], || {
-            Ok(sys::stat(&*self.table.path(&node)?)?.attr)
+            sys::attr(&*self.table.path(&node)?)
         });
         match attr {
             Ok(attr) => Ok(Some(Entry { node: node.id, generation: 0, attr })),
@@ -80,8 +80,8 @@ impl Plain {
     /// The entry of an object that this request has made: nobody else has anything to say about it.
     fn hand_out_new(&self, fd: OwnedFd) -> Reply<Entry> {
         let seen = sys::stat(&fd)?;
-        let node = self.table.enter(fd, seen.id, seen.attr.kind);
-        Ok(Entry { node: node.id, generation: 0, attr: seen.attr })
+        let node = self.table.enter(fd, seen.id, seen.kind);
+        Ok(Entry { node: node.id, generation: 0, attr: Attr::from(&seen) })
     }
 
     fn dir(&self, id: NodeId) -> Reply<Arc<Node>> {
@@ -243,7 +243,7 @@ impl Plain {
                 other => other?,
             }
             // The name means this inode now, whatever an outsider does to it next.
-            let attr = sys::stat(&*file)?.attr;
+            let attr = sys::attr(&*file)?;
             self.table.looked_up(node.id);
             Ok(Entry { node: node.id, generation: 0, attr })
         })
@@ -267,14 +267,14 @@ impl Plain {
         if self.hidden.contains(&seen.id) {
             return Err(Errno::NOENT);
         }
-        if seen.attr.kind == Kind::Dir {
+        if seen.kind == Kind::Dir {
             loss.dir = Some(systx_vfs::oid_of(seen.id));
         }
         if must_keep
             && seen.dev == self.dev
             && let Ok(fd) = sys::child(&*path, name)
         {
-            loss.kept = Some(self.table.enter(fd, seen.id, seen.attr.kind));
+            loss.kept = Some(self.table.enter(fd, seen.id, seen.kind));
         }
         Ok(loss)
     }

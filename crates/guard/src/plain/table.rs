@@ -174,7 +174,7 @@ impl Table {
     /// With the root as its first node.
     pub fn new(root: OwnedFd, limit: usize) -> Reply<Table> {
         let seen = sys::stat(&root)?;
-        if seen.attr.kind != Kind::Dir {
+        if seen.kind != Kind::Dir {
             return Err(Errno::NOTDIR);
         }
         let table = Table {
@@ -401,7 +401,7 @@ impl Table {
             let mut place = node.place.lock();
             let Place::Open(fd) = &*place else { continue };
             // A removed object can only be reached by what holds it.
-            if sys::stat(fd).map_or(true, |seen| seen.attr.nlink == 0) {
+            if sys::stat(fd).map_or(true, |seen| seen.nlink == 0) {
                 continue;
             }
             match FileHandle::of(fd.as_fd()) {

@@ -60,14 +60,14 @@ impl Unnaming<'_> {
             Privilege::OverAll => act(caller, true),
             Privilege::Over(ids) if !makes => {
                 let found = lost.iter().filter_map(|(dir, name)| sys::stat_at(dir, name).ok());
-                let others = found.filter(|seen| seen.attr.uid != caller.uid);
+                let others = found.filter(|seen| seen.uid != caller.uid);
                 let mut owner: Option<Uid> = None;
                 for seen in others {
-                    let known = ids.contain(seen.attr.uid, seen.attr.gid);
-                    if !known || owner.is_some_and(|uid| uid != seen.attr.uid) {
+                    let known = ids.contain(seen.uid, seen.gid);
+                    if !known || owner.is_some_and(|uid| uid != seen.uid) {
                         return Err(Errno::PERM);
                     }
-                    owner = Some(seen.attr.uid);
+                    owner = Some(seen.uid);
                 }
                 owner.map_or(Err(Errno::PERM), |uid| act(Caller { uid, ..caller }, false))
             }
@@ -77,5 +77,5 @@ impl Unnaming<'_> {
 }
 
 fn is_sticky(dir: BorrowedFd<'_>) -> bool {
-    sys::stat(dir).is_ok_and(|seen| seen.attr.mode & S_ISVTX != 0)
+    sys::stat(dir).is_ok_and(|seen| seen.mode & S_ISVTX != 0)
 }

@@ -9,8 +9,8 @@
 //! that suddenly means another node the kernel would take the session's mounts away.
 
 use super::Below;
-use crate::api::{Caller, Reply, Valid};
-use crate::node::{Body, Child, Name, attr_of};
+use crate::api::{Attr, Caller, Reply, Valid};
+use crate::node::{Body, Child, Name};
 use crate::state::State;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -173,7 +173,7 @@ impl Below {
             base.stamp = stat.stamp();
             base.place = Some(place);
         }
-        node.attr = attr_of(stat);
+        node.attr = Attr::from(stat);
         if let Body::Dir(dir) = &mut node.body {
             dir.rights = (stat.mode, stat.uid, stat.gid);
             dir.read_xattrs = None;
