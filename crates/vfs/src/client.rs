@@ -14,7 +14,7 @@ use crate::api::{Caller, Reply};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use systx_base::{Gid, Uid};
 
 /// How often whoever holds a request up looks whether its client lives.
@@ -254,21 +254,27 @@ pub struct LockCall {
 /// is in no such call, or may not be looked at.  The request itself does not say whether a lock is
 /// a process's or a description's.
 pub fn lock_call(tid: u32) -> Option<LockCall> {
-    /// It sends its request first, and goes to sleep a moment later.
-    const LOOKS: u32 = 200;
+    /// It sends its request first, and goes to sleep a moment later: on a busy machine only when it
+    /// has got a processor again. Without the answer it does nothing else.
+    const LONGEST: Duration = Duration::from_secs(10);
     if tid == 0 {
         return None;
     }
     let path = format!("/proc/{tid}/syscall");
-    for look in 0..LOOKS {
+    let (begun, mut looks) = (Instant::now(), 0);
+    loop {
         let text = std::fs::read_to_string(&path).ok()?;
-        match text.starts_with("running") {
-            true if look < 10 => std::thread::yield_now(),
-            true => std::thread::sleep(Duration::from_micros(100)),
-            false => return lock_call_in(&text),
+        if !text.starts_with("running") {
+            return lock_call_in(&text);
         }
+        match looks {
+            0..10 => std::thread::yield_now(),
+            _ if begun.elapsed() > LONGEST => return None,
+            10..200 => std::thread::sleep(Duration::from_micros(100)),
+            _ => std::thread::sleep(Duration::from_millis(2)),
+        }
+        looks += 1;
     }
-    None
 }
 
 /// The number of the call and its arguments; those of 32-bit programs have numbers of their own.
@@ -343,6 +349,28 @@ mod tests {
             assert_eq!(lock_call_in(text), None, "{text}");
         }
         assert_eq!((lock_call(0), lock_call(u32::MAX)), (None, None));
+    }
+
+    #[test]
+    fn the_call_of_a_thread_that_has_no_processor_for_a_while_is_found() {
+        use rustix::fs::{FlockOperation, flock};
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (held, other) = (file.reopen().unwrap(), file.reopen().unwrap());
+        flock(&held, FlockOperation::LockExclusive).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let waits = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid()).unwrap();
+            // It counts as running, as one does that others keep from its processor.
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(300) {
+                std::hint::spin_loop();
+            }
+            flock(&other, FlockOperation::LockExclusive).unwrap();
+        });
+        let tid = told.recv().unwrap().as_raw_nonzero().get().unsigned_abs();
+        assert!(lock_call(tid).is_some());
+        drop(held);
+        waits.join().unwrap();
     }
 
     #[test]
