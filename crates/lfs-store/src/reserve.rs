@@ -205,8 +205,7 @@ impl VolumeStore {
                 return Ok(Reservation::new(Room { promise: None, keep: false }, forgotten));
             }
             if report.transactions == 0 {
-                let space = self.volume.space();
-                let available = space.total.saturating_sub(space.used) * BLOCK as u64;
+                let available = self.volume.space().free() * BLOCK as u64;
                 return Err(ReserveError::NoSpace { needed: blocks * BLOCK as u64, available });
             }
             forgotten.transactions += report.transactions;
@@ -228,12 +227,9 @@ impl VolumeStore {
     pub(crate) fn forget_for(&self, bytes: u64) -> bool {
         // Nothing is forgotten for room that nobody uses.
         let before = self.volume.space().used;
-        let is_free = |bytes| {
-            let space = self.volume.space();
-            space.total.saturating_sub(space.used) * BLOCK as u64 >= bytes
-        };
+        let is_free = || self.volume.space().free() * BLOCK as u64 >= bytes;
         let _ = self.give_back();
-        let _ = self.with_room(|| if is_free(bytes) { Ok(()) } else { Err(Error::NoSpace) });
+        let _ = self.with_room(|| if is_free() { Ok(()) } else { Err(Error::NoSpace) });
         let mut freed = before.saturating_sub(self.volume.space().used) * BLOCK as u64;
         while freed < bytes {
             match self.forget_one() {

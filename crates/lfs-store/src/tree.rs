@@ -388,7 +388,7 @@ impl Tree for VolumeTree {
     }
     fn fs_info(&self) -> Result<FsInfo> {
         let space = self.volume.space();
-        let free = space.total.saturating_sub(space.used);
+        let free = space.free();
         Ok(FsInfo {
             magic: MAGIC,
             class: Class::Strong,

@@ -104,8 +104,7 @@ impl Base {
 
     /// Blocks that may still be used.
     pub fn free(&self) -> u64 {
-        let space = self.volume().space();
-        space.total.saturating_sub(space.used)
+        self.volume().space().free()
     }
 
     /// What statfs(2) tells.

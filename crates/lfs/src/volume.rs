@@ -67,6 +67,13 @@ pub struct Space {
     pub free_segments: u32,
 }
 
+impl Space {
+    /// What may still be used.
+    pub fn free(&self) -> u64 {
+        self.total.saturating_sub(self.used)
+    }
+}
+
 /// An open volume.  Whoever drops it without [`Volume::close`] loses what was not made durable,
 /// as if the power had failed.
 pub struct Volume {
