@@ -141,6 +141,8 @@ class Bench:
 
     def note(self, part, row, side, round_, value):
         self.rows.append(dict(part=part, row=row, side=side, round=round_, value=f"{value:.3f}"))
+        # What was measured stays, also if the rest never is.
+        self.write_raw()
 
     def median(self, part, row, side):
         values = [float(r["value"]) for r in self.rows if (r["part"], r["row"], r["side"]) == (part, row, side) and r["round"] >= 0]
@@ -181,13 +183,16 @@ class Bench:
                    *(["quick: few rounds, small numbers"] if self.o.quick else [])]
         return machine
 
-    def write(self):
-        machine = self.machine()
+    def write_raw(self):
         os.makedirs(self.results, exist_ok=True)
         with open(os.path.join(self.results, "raw.csv"), "w", newline="") as f:
             writer = csv.DictWriter(f, ["part", "row", "side", "round", "value"])
             writer.writeheader()
             writer.writerows(self.rows)
+
+    def write(self):
+        machine = self.machine()
+        self.write_raw()
         for name, lines in (("machine.txt", machine), ("table.md", self.tables)):
             with open(os.path.join(self.results, name), "w") as f:
                 f.write("\n".join(lines) + "\n")

@@ -1,8 +1,9 @@
 //! What becomes of committed transactions: which one an undo means, how much history is kept, what
 //! it shows later.
 
-use systx_e2e::Lab;
 use systx_e2e::lab;
+use systx_e2e::lab::Fs;
+use systx_e2e::Lab;
 use systx_e2e::run::{Finished, Limits, Running, finish};
 
 /// `systx` in a directory of the lab.
@@ -114,10 +115,14 @@ fn free(lab: &Lab) -> u64 {
     stat.f_bavail * stat.f_bsize
 }
 
-/// Fills the file system but for so many bytes.
+/// Fills the file system but for so many bytes. A volume keeps no room for fallocate(2).
 fn fill(lab: &Lab, but: u64) {
     let size = free(lab).saturating_sub(but);
-    lab.native(&format!("fallocate -l {size} filler; sync -f .")).ok();
+    let make = match lab.fs {
+        Fs::Volume => format!("tr '\\0' f < /dev/zero | head -c {size} > filler"),
+        _ => format!("fallocate -l {size} filler"),
+    };
+    lab.native(&format!("{make}; sync -f .")).ok();
 }
 
 fn log(lab: &Lab) -> Vec<serde_json::Value> {
