@@ -4,7 +4,7 @@ All sides of a row run within seconds of each other on one ext4 image on the dis
 each round; what counts is the ratio of medians.  Needs root.
 """
 
-import argparse, csv, datetime, gc, json, os, platform, re, shutil, sqlite3, statistics, subprocess, sys, threading, time
+import argparse, csv, datetime, gc, json, os, platform, re, shutil, sqlite3, statistics, subprocess, sys, textwrap, threading, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(HERE)
@@ -155,7 +155,7 @@ class Bench:
             yield r, [*sides[turn:], *sides[:turn]]
 
     def table(self, title, head, rows):
-        lines = [f"**{title}**", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+        lines = [textwrap.fill(f"**{title}**", 100), "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         lines += ["| " + " | ".join(row) + " |" for row in rows] + [""]
         self.tables += lines
         print("\n".join(lines), flush=True)
@@ -200,7 +200,9 @@ class Bench:
             path = os.path.join(TOP, "docs", "BENCHMARKS.md")
             text = open(path).read()
             where = os.path.relpath(self.results, TOP)
-            made = f"{self.MARKS[0]}\n## {self.TITLE}\nMade by `bench/{self.NAME} --docs`; raw data in [`{where}`](../{where}). {'; '.join(machine)}\n\n" + "\n".join(self.tables) + self.MARKS[1]
+            told = f"Made by `bench/{self.NAME} --docs`; raw data in [`{where}`](../{where}). {'; '.join(machine)}"
+            told = textwrap.fill(told, 100, break_long_words=False, break_on_hyphens=False)
+            made = f"{self.MARKS[0]}\n## {self.TITLE}\n{told}\n\n" + "\n".join(self.tables) + self.MARKS[1]
             if self.MARKS[0] in text:
                 text = text[:text.index(self.MARKS[0])] + made + text[text.index(self.MARKS[1]) + len(self.MARKS[1]):]
             else:

@@ -1,9 +1,9 @@
 //! What becomes of committed transactions: which one an undo means, how much history is kept, what
 //! it shows later.
 
+use systx_e2e::Lab;
 use systx_e2e::lab;
 use systx_e2e::lab::Fs;
-use systx_e2e::Lab;
 use systx_e2e::run::{Finished, Limits, Running, finish};
 
 /// `systx` in a directory of the lab.

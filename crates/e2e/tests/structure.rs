@@ -246,12 +246,9 @@ fn every_function_of_libsystx_has_a_page() {
         if !synopsis.map(|l| l.to_owned()).any(|l| l.contains(&format!(" {function}("))) {
             wrong.push(format!("{function}: not in the synopsis"));
         }
-        let row = told.lines().find(|l| {
-            let first =
-                l.strip_prefix("| ").and_then(|l| l.split(" | ").next()).unwrap_or_default();
-            first.contains(&format!("`{function}`"))
-        });
-        for error in row.map(errors).unwrap_or_default() {
+        let item = told.split("\n- ").find(|item| item.starts_with(&format!("`{function}`: ")));
+        let item = item.map(|item| item.split("\n\n").next().unwrap_or_default());
+        for error in item.map(errors).unwrap_or_default() {
             if !page.lines().any(|l| l.starts_with(".B ") && l.contains(error)) {
                 wrong.push(format!("{function}: docs/LIBRARY.md has {error}, the page has not"));
             }

@@ -1,9 +1,9 @@
 //! Which modes exclude each other, with what is said then and what to do instead: one table. Who
-//! refuses asks it, docs/SEMANTICS.md shows it ([`table`]), and a test tries each pair.
+//! refuses asks it, docs/SEMANTICS.md shows it ([`list`]), and a test tries each pair.
 
 use super::{Failure, FailureKind};
 use FailureKind::{Invalid, State, Unsupported};
-use std::fmt::{self, Display, Formatter, Write};
+use std::fmt::{self, Display, Formatter};
 
 /// A way in which something is done, or a kind of place in which it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -337,14 +337,28 @@ pub fn refusal(one: Way, other: Way, what: impl Display) -> Failure {
     }
 }
 
-/// The table for the documents.
+/// The list for the documents, in lines of up to 100 columns.
 #[must_use]
-pub fn table() -> String {
-    let mut all = String::from("| these two | are refused with | instead |\n|---|---|---|\n");
+pub fn list() -> String {
+    let mut all = String::new();
     for row in EXCLUSIONS {
         let ((one, other), says) = (row.modes, row.says("PATH"));
-        let instead = row.instead("PATH");
-        let _ = writeln!(all, "| {one}, {other} | {says} | {instead} |");
+        let item = format!("- **{one}; {other}**: {says}. Instead: {}.", row.instead("PATH"));
+        let mut width = 0;
+        for word in item.split(' ') {
+            let long = word.chars().count();
+            if width == 0 {
+                width = long;
+            } else if width + 1 + long <= 100 {
+                all.push(' ');
+                width += 1 + long;
+            } else {
+                all.push_str("\n  ");
+                width = 2 + long;
+            }
+            all.push_str(word);
+        }
+        all.push('\n');
     }
     all
 }
@@ -373,18 +387,19 @@ mod tests {
         assert!(refused.message.starts_with("/x is an overlay"), "{refused}");
     }
 
-    /// `SYSTX_WRITE_DOCS=1` puts the table there.
+    /// `SYSTX_WRITE_DOCS=1` puts the list there.
     #[test]
-    fn the_document_shows_the_table() {
+    fn the_document_shows_the_list() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/SEMANTICS.md");
         let text = std::fs::read_to_string(page).unwrap();
-        let begin = text.find("| these two |").expect("a table of them");
+        let first = format!("- **{}; {}**", EXCLUSIONS[0].modes.0, EXCLUSIONS[0].modes.1);
+        let begin = text.find(&first).expect("a list of them");
         let end = begin + text[begin..].find("\n\n").expect("more text") + 1;
         if std::env::var_os("SYSTX_WRITE_DOCS").is_some() {
-            let now = format!("{}{}{}", &text[..begin], table(), &text[end..]);
+            let now = format!("{}{}{}", &text[..begin], list(), &text[end..]);
             std::fs::write(page, now).unwrap();
         } else {
-            assert_eq!(&text[begin..end], table(), "SYSTX_WRITE_DOCS=1 writes it there");
+            assert_eq!(&text[begin..end], list(), "SYSTX_WRITE_DOCS=1 writes it there");
         }
     }
 }
