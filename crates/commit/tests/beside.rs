@@ -16,6 +16,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use systx_base::{Oid, TxnId};
+use systx_guard::change;
 use systx_guard::inode_locks::Ticket;
 use systx_guard::plain::{Change, Gate, Order, STALL};
 use systx_store::io::HostId;
@@ -35,7 +36,8 @@ const PAGE: u64 = 4096;
 fn in_two_steps(place: &Place, path: &Path, meanwhile: impl FnOnce()) {
     let file = File::options().write(true).open(path).unwrap();
     let name = path.file_name().unwrap().as_encoded_bytes();
-    let oid = place.vol.oid(place.vol.tree.stat_at(&place.vol.tree.root(), name).unwrap().id);
+    let id = place.vol.tree.stat_at(&place.vol.tree.root(), name).unwrap().id;
+    let oid = place.vol.oid(id);
     let step = |n| {
         let last_modification = Timespec { tv_sec: n, tv_nsec: 0 };
         let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
@@ -46,7 +48,7 @@ fn in_two_steps(place: &Place, path: &Path, meanwhile: impl FnOnce()) {
         by: CALLER,
         reads: &[],
         writes: &[ObjectRef::Pages { oid, first: 1, last: 1 }],
-        subject: Some((oid, file.as_fd().into())),
+        subject: Some((oid, change::Place::Fd(id, file.as_fd()))),
         places: &[],
         may_stall: false,
     };

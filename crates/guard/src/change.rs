@@ -30,8 +30,8 @@ pub struct Change<'a> {
 /// How a plain view reaches an object that it changes.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a> {
-    /// By a descriptor of the file system below.
-    Fd(BorrowedFd<'a>),
+    /// This one, by a descriptor of the file system below.
+    Fd(HostId, BorrowedFd<'a>),
     /// There is none below.
     Own(&'a dyn Versioned),
 }
@@ -47,25 +47,19 @@ pub trait Versioned: Debug + Sync {
     fn stamp(&self) -> Reply<Stamp>;
 }
 
-impl<'a> From<BorrowedFd<'a>> for Place<'a> {
-    fn from(fd: BorrowedFd<'a>) -> Place<'a> {
-        Place::Fd(fd)
-    }
-}
-
 impl<'a> Place<'a> {
     /// Which object it is.
-    pub(crate) fn id(self) -> Reply<HostId> {
+    pub(crate) fn id(self) -> HostId {
         match self {
-            Place::Fd(fd) => Ok(sys::stat(fd)?.id),
-            Place::Own(object) => Ok(object.id()),
+            Place::Fd(id, _) => id,
+            Place::Own(object) => object.id(),
         }
     }
 
     /// Its version now.
     pub(crate) fn stamp(self) -> Reply<Stamp> {
         let seen = match self {
-            Place::Fd(fd) => sys::stat(fd)?,
+            Place::Fd(_, fd) => sys::stat(fd)?,
             Place::Own(object) => return object.stamp(),
         };
         let (ctime, mtime) = (seen.ctime, seen.mtime);
@@ -78,7 +72,7 @@ impl<'a> Place<'a> {
     /// `EOPNOTSUPP`: there is none, and so there are no snapshots.
     pub(crate) fn descriptor(self) -> Reply<BorrowedFd<'a>> {
         match self {
-            Place::Fd(fd) => Ok(fd),
+            Place::Fd(_, fd) => Ok(fd),
             Place::Own(_) => Err(Errno::OPNOTSUPP),
         }
     }

@@ -137,8 +137,7 @@ impl Landing {
     pub fn performs(&self, change: &Change<'_>) {
         let host = |place| {
             let mut all = change.places.iter().chain(&change.subject);
-            let (_, fd) = all.find(|(oid, _)| *oid == place)?;
-            fd.id().ok()
+            all.find(|(oid, _)| *oid == place).map(|(_, found)| found.id())
         };
         let here: Vec<_> =
             places(change).filter_map(|(p, what)| Some((p, host(p)?, what))).collect();
@@ -204,6 +203,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::change::Place;
     use std::os::fd::AsFd;
     use systx_vfs::api::Caller;
 
@@ -214,7 +214,8 @@ mod tests {
     fn rename(tid: u32, dir: Oid, act: impl FnOnce(&Change<'_>)) {
         let at = std::fs::File::open("/").unwrap();
         let writes = [ObjectRef::Entry { dir, name: b"name" }, ObjectRef::List(dir)];
-        let (by, places) = (Caller { uid: 0, gid: 0, tid }, [(dir, at.as_fd().into())]);
+        let id = crate::sys::stat(&at).unwrap().id;
+        let (by, places) = (Caller { uid: 0, gid: 0, tid }, [(dir, Place::Fd(id, at.as_fd()))]);
         let (reads, subject, may_stall) = (&[][..], None, false);
         act(&Change { by, reads, writes: &writes, subject, places: &places, may_stall });
     }

@@ -32,7 +32,12 @@ fn change<'a>(
 }
 
 fn oid(file: &File) -> Oid {
-    systx_vfs::oid_of(sys::stat(file).unwrap().id)
+    place(file).0
+}
+
+fn place(file: &File) -> (Oid, Place<'_>) {
+    let id = sys::stat(file).unwrap().id;
+    (systx_vfs::oid_of(id), Place::Fd(id, file.as_fd()))
 }
 
 #[test]
@@ -42,7 +47,7 @@ fn where_there_is_no_room_the_snapshot_is_given_up_and_the_next_one_is_not() {
         std::fs::write(dir.path().join(name), name).unwrap();
     }
     let dir = File::open(dir.path()).unwrap();
-    let places = [(oid(&dir), dir.as_fd().into())];
+    let places = [place(&dir)];
     let past = Arc::new(Past::with_limits(2, 100));
     let snapshot = past.begin(Arc::new(NoSpace));
     for name in ["a", "b", "c"] {
@@ -70,7 +75,7 @@ fn pages_that_find_no_room_on_the_disk_are_no_reason_to_fail() {
     let past = Arc::new(Past::with_limits(10, 100));
     let snapshot = past.begin(Arc::new(NoSpace));
     let writes = [ObjectRef::Pages { oid: oid(&file), first: 0, last: u64::MAX }];
-    past.keep(&change(Some((oid(&file), file.as_fd().into())), &writes, &[]));
+    past.keep(&change(Some(place(&file)), &writes, &[]));
     assert!(snapshot.is_given_up());
     assert_eq!(past.size(), Size::default());
 }
@@ -86,7 +91,7 @@ fn what_was_made_since_is_not_kept() {
     let id = sys::stat(&file).unwrap().id;
     past.born(id);
     let writes = [ObjectRef::Pages { oid: oid(&file), first: 0, last: 0 }];
-    let keep = || past.keep(&change(Some((oid(&file), file.as_fd().into())), &writes, &[]));
+    let keep = || past.keep(&change(Some(place(&file)), &writes, &[]));
     keep();
     assert_eq!(past.size().memory, 0);
     // The next snapshot has seen it, and when that ends nobody has any more.
@@ -165,13 +170,13 @@ fn change_everything(top: &std::path::Path, past: &Past) {
         ObjectRef::Size(f),
         ObjectRef::Attr(f),
     ];
-    past.keep(&change(Some((f, file.as_fd().into())), &content, &[]));
+    past.keep(&change(Some(place(&file)), &content, &[]));
     std::fs::write(top.join("f"), b"x").unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(top.join("f"), mode).unwrap();
     let _ = rustix::fs::removexattr(top.join("f"), "user.key");
     let names = [&b"f"[..], b"moved", b"new"];
-    let places = [(d, dir.as_fd().into())];
+    let places = [place(&dir)];
     for name in names {
         past.keep(&change(None, &[ObjectRef::Entry { dir: d, name }], &places));
     }

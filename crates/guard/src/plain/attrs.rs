@@ -75,7 +75,7 @@ impl Plain {
         writes: &'a [ObjectRef<'a>],
     ) -> Change<'a> {
         // For a change of a directory the kernel keeps the lock that all its names need.
-        let subject = Some((node.oid(), fd.into()));
+        let subject = Some(node.by(fd));
         Change { by, reads: &[], writes, subject, places: &[], may_stall: node.kind != Kind::Dir }
     }
 

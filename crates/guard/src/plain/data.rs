@@ -291,7 +291,7 @@ impl Plain {
                 writes[count] = ObjectRef::Attr(oid);
                 count += 1;
             }
-            let subject = Some((oid, fd.as_fd().into()));
+            let subject = Some(node.by(fd.as_fd()));
             // Who has seen what is held must not see the transaction that it is held for as if that
             // came later. What lies beyond the end is seen only when the call is over.
             let may_stall = !extent.shows || extent.offset >= now.size;

@@ -49,7 +49,7 @@ impl Echo {
     /// What a change makes stale of what view 0 knows.
     fn stale(guarded: &Guarded, change: &Change<'_>) -> Vec<(NodeId, Stale)> {
         let known = |place: Place<'_>| {
-            let host = place.id().ok()?;
+            let host = place.id();
             Some((guarded.plain.node_of(host)?, host))
         };
         let subject = change.subject.and_then(|(_, fd)| known(fd));

@@ -101,7 +101,7 @@ impl Plain {
         Self::expect_free(name)?;
         let dir = self.dir(parent)?;
         let path = self.table.path(&dir)?;
-        let places = [(dir.oid(), path.as_fd().into())];
+        let places = [dir.by(path.as_fd())];
         self.mutating(Self::renaming(caller, &Self::change_of(&dir, name), &places), || {
             {
                 let _acting = Acting::creating(caller, umask)?;
@@ -162,7 +162,7 @@ impl Plain {
         let path = self.table.path(&dir)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(new.mode & 0o7777);
-        let places = [(dir.oid(), path.as_fd().into())];
+        let places = [dir.by(path.as_fd())];
         let writes = Self::change_of(&dir, name);
         let made = self.mutating(Self::renaming(caller, &writes, &places), || {
             let fd = {
@@ -229,8 +229,8 @@ impl Plain {
         let (node, dir) = (self.table.node(id)?, self.dir(parent)?);
         let (file, path) = (self.table.path(&node)?, self.table.path(&dir)?);
         let writes = Self::change_of(&dir, name);
-        let places = [(dir.oid(), path.as_fd().into())];
-        let subject = Some((node.oid(), file.as_fd().into()));
+        let places = [dir.by(path.as_fd())];
+        let subject = Some(node.by(file.as_fd()));
         let change = Change { subject, ..Self::renaming(caller, &writes, &places) };
         self.mutating(change, || {
             self.check_current(&node)?;
@@ -289,7 +289,7 @@ impl Plain {
         let dir = self.dir(parent)?;
         let path = self.table.path(&dir)?;
         let loss = self.before_loss(&dir, name, false)?;
-        let places = [(dir.oid(), path.as_fd().into())];
+        let places = [dir.by(path.as_fd())];
         let writes = Self::change_of(&dir, name);
         let done = self.mutating(Self::renaming(caller, &writes, &places), || {
             let lost = [(path.as_fd(), name)];
@@ -307,7 +307,7 @@ impl Plain {
         // That it is empty is something that the removal relies on.
         let emptied = loss.dir.map(ObjectRef::List);
         let writes = Self::change_of(&dir, name);
-        let places = [(dir.oid(), path.as_fd().into())];
+        let places = [dir.by(path.as_fd())];
         let change =
             Change { reads: emptied.as_slice(), ..Self::renaming(caller, &writes, &places) };
         let done = self.mutating(change, || {
@@ -349,9 +349,8 @@ impl Plain {
         let reads = emptied.as_slice();
         // Between two directories it keeps the kernel's one lock on all such renames.
         let may_stall = from_dir.id == to_dir.id;
-        let places =
-            [(from_dir.oid(), from_path.as_fd().into()), (to_dir.oid(), to_path.as_fd().into())];
-        let places = &places[..];
+        let places = [from_dir.by(from_path.as_fd()), to_dir.by(to_path.as_fd())];
+        let places = if from_dir.id == to_dir.id { &places[..1] } else { &places[..] };
         let change = Change { by: caller, reads, writes, subject: None, places, may_stall };
         let done = self.mutating(change, || {
             let lost = [(from_path.as_fd(), from.1), (to_path.as_fd(), to.1)];

@@ -13,6 +13,7 @@
 //! **Lock order**: the table, then a node's descriptor.
 
 use super::sys_unsafe::FileHandle;
+use crate::change;
 use crate::inode_locks::writers::FileAt;
 use crate::sys;
 use rustix::io::Errno;
@@ -77,6 +78,11 @@ impl Node {
     /// Its key in the conflict engine.
     pub fn oid(&self) -> Oid {
         systx_vfs::oid_of(self.host)
+    }
+
+    /// It as what a change is about, reached by this descriptor.
+    pub fn by<'a>(&self, fd: BorrowedFd<'a>) -> (Oid, change::Place<'a>) {
+        (self.oid(), change::Place::Fd(self.host, fd))
     }
 
     /// Whether `fd`, which shows the same number and birth time, is this inode.  If so, and if the

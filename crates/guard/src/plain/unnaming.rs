@@ -13,7 +13,7 @@
 use super::identity::Acting;
 use crate::sys;
 use rustix::io::Errno;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use systx_base::Uid;
 use systx_vfs::api::{Caller, Reply};
 use systx_vfs::client::{Privilege, privilege};
@@ -43,7 +43,7 @@ impl Unnaming<'_> {
             };
             call()
         };
-        if caller.uid == 0 && !lost.iter().any(|at| is_sticky(at.0)) {
+        if caller.uid == 0 && !is_any_sticky(lost) {
             return act(caller, true);
         }
         // Root mostly is.
@@ -76,6 +76,9 @@ impl Unnaming<'_> {
     }
 }
 
-fn is_sticky(dir: BorrowedFd<'_>) -> bool {
-    sys::stat(dir).is_ok_and(|seen| seen.mode & S_ISVTX != 0)
+fn is_any_sticky(lost: &[At<'_>]) -> bool {
+    let mut dirs: Vec<BorrowedFd<'_>> = lost.iter().map(|at| at.0).collect();
+    // Most renames are in one directory.
+    dirs.dedup_by_key(|dir| dir.as_raw_fd());
+    dirs.iter().any(|dir| sys::stat(dir).is_ok_and(|seen| seen.mode & S_ISVTX != 0))
 }
