@@ -475,9 +475,10 @@ impl Lab {
         self.processes().into_iter().filter(wanted).collect()
     }
 
-    /// kill -9 of the daemon; returns when it is gone.
+    /// kill -9 of the daemon; returns when it is gone, and a volume is served again.
     pub fn kill_daemon(&self) {
         end(&self.daemons());
+        self.await_logged();
     }
 
     /// Waits for something that is bound to happen, and tells nobody when it does.

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use systx_e2e::lab::chmod;
 use systx_e2e::run::{Limits, Shell, finish};
-use systx_e2e::{CONFLICT, Finished, Lab, Tree, lab};
+use systx_e2e::{CONFLICT, Finished, Fs, Lab, Tree, lab};
 
 /// Begins a transaction with a path; its id and the path.
 fn begin(lab: &Lab, options: &[&str]) -> (String, PathBuf) {
@@ -394,7 +394,15 @@ fn what_a_program_is_told_with_a_listing_is_read() {
 /// What the file system has no place for is refused by the call, not by the commit.
 #[test]
 fn attributes_of_a_kind_that_the_file_system_does_not_have_are_refused_at_once() {
-    let lab = lab!();
+    kinds_of_attributes(&lab!());
+}
+
+#[test]
+fn attributes_of_a_kind_that_a_volume_does_not_have_are_refused_at_once() {
+    kinds_of_attributes(&lab!(Fs::Volume));
+}
+
+fn kinds_of_attributes(lab: &Lab) {
     let calls = "import os\ndef answer(call, *args):\n  try: return call(*args)\n  except OSError as e: return e.errno\n\
         open('new', 'w').close()\nfor f in 'f', 'new':\n  for k in 'com.apple.x', 'none.x', 'user.x':\n    \
         print(f, k, answer(os.getxattr, f, k), answer(os.setxattr, f, k, b'1'), answer(os.removexattr, f, k))";

@@ -22,6 +22,25 @@ use systx_store::writeset::{Content, Origin, WriteSet};
 /// What `statfs` says of such a volume.
 const MAGIC: u64 = u32::from_le_bytes(*b"SXLF") as u64;
 
+/// The names and beginnings of names of extended attributes that there are.
+const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+/// That a volume has attributes of that kind.
+///
+/// # Errors
+/// As other file systems say it: `EOPNOTSUPP`, and `EINVAL` for a namespace without a name.
+pub fn check_namespace(key: &[u8]) -> std::result::Result<(), Errno> {
+    if LISTS.contains(&key) {
+        return Ok(());
+    }
+    match NAMESPACES.iter().find_map(|space| key.strip_prefix(*space)) {
+        None => Err(Errno::OPNOTSUPP),
+        Some([]) => Err(Errno::INVAL),
+        Some(_) => Ok(()),
+    }
+}
+
 /// What nobody holds any longer.
 enum Dropped {
     /// An object that a handle was for.
@@ -361,7 +380,13 @@ impl Tree for VolumeTree {
         self.at(at, name, |ops, ino| ops.target(ino))
     }
     fn get_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<Vec<u8>> {
-        self.at(at, name, |ops, ino| ops.xattr(ino, key))
+        match self.at(at, name, |ops, ino| ops.xattr(ino, key)) {
+            Err(e) if e.raw_os_error() == Some(Errno::NODATA.raw_os_error()) => {
+                check_namespace(key)?;
+                Err(e)
+            }
+            found => found,
+        }
     }
     fn list_xattr(&self, at: &Handle, name: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.at(at, name, |ops, ino| ops.xattrs(ino))

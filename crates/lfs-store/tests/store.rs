@@ -191,9 +191,11 @@ fn what_somebody_holds_stays_and_what_is_wrong_has_the_right_error() {
         code(unit(tree.pin(&root, b"none"))),
         code(unit(tree.pin(&root, &[b'x'; 256]))),
         code(tree.get_xattr(&root, b"a", b"user.x").map(drop)),
+        code(tree.get_xattr(&root, b"a", b"none.x").map(drop)),
+        code(tree.get_xattr(&root, b"a", b"user.").map(drop)),
         code(tree.read_link(&root, b"a").map(drop)),
     ];
-    assert_eq!(errnos, [20, 22, 22, 2, 36, 61, 22]);
+    assert_eq!(errnos, [20, 22, 22, 2, 36, 61, 95, 22, 22]);
     let (one, two) =
         (tree.open_file(&root, b"a", Open::Read), tree.open_file(&root, b"a", Open::Read));
     let (one, two) = (one.unwrap(), two.unwrap());

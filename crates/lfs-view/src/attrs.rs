@@ -7,6 +7,7 @@ use systx_base::{Gid, Kind, NodeId};
 use systx_guard::inode_locks::Ticket;
 use systx_lfs::format::Ino;
 use systx_lfs::{Error, Ops, Result, SetAttrs, SetXattr as How};
+use systx_lfs_store::check_namespace;
 use systx_txn::ObjectRef;
 use systx_vfs::api::{Attr, Caller, Reply, SetAttr, SetTime, SetXattr};
 use systx_vfs::content::PAGE;
@@ -18,8 +19,6 @@ const S_IXGRP: u32 = 0o0010;
 const CAPS: &[u8] = b"security.capability";
 /// Longest value (`XATTR_SIZE_MAX`).
 const VALUE_MAX: usize = 65_536;
-/// The namespaces of extended attributes that there are, beside those of ACLs.
-const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 /// The value of an extended attribute, if there is one.
 pub(crate) fn value(ops: &mut Ops<'_>, ino: Ino, key: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -242,18 +241,6 @@ impl VolumeView {
 
 fn is_list(key: &[u8]) -> bool {
     key == acl::ACCESS || key == acl::DEFAULT
-}
-
-fn check_namespace(key: &[u8]) -> Reply<()> {
-    if is_list(key) {
-        return Ok(());
-    }
-    let space = NAMESPACES.iter().find_map(|space| key.strip_prefix(*space));
-    match space {
-        None => Err(Errno::OPNOTSUPP),
-        Some([]) => Err(Errno::INVAL),
-        Some(_) => Ok(()),
-    }
 }
 
 /// Only files and directories have attributes of users.

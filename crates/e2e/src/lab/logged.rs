@@ -56,6 +56,14 @@ impl Lab {
         chmod(&self.root(), 0o755);
     }
 
+    /// The keeper has begun another daemon, and that serves the volume: nobody can stand in it
+    /// before.
+    pub(super) fn await_logged(&self) {
+        if self.fs == Fs::Volume && self.mounted && !self.keepers().is_empty() {
+            self.until("the volume is served", || rustix::fs::statvfs(self.root()).is_ok());
+        }
+    }
+
     /// The image is whole, whatever was killed.
     pub(super) fn check_logged(&self) {
         if self.fs == Fs::Volume
