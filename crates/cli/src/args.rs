@@ -286,24 +286,9 @@ pub struct Run {
     /// How strongly CMD is isolated
     #[arg(long, value_enum, default_value = "serializable", value_name = "LEVEL")]
     pub isolation: IsolationArg,
-    /// Do not commit changes of paths that match (gitignore syntax; may be repeated)
-    #[arg(long, visible_alias = "no-commit", value_name = "GLOB")]
-    pub exclude: Vec<String>,
-    /// Append to files that match behind what others append meanwhile, as to logs (may be repeated)
-    #[arg(long, value_name = "GLOB")]
-    pub merge: Vec<String>,
-    /// Append-merge nothing, logs neither
-    #[arg(long, conflicts_with = "merge")]
-    pub no_merge: bool,
-    /// Do not isolate existing paths that match: CMD works on the originals (may be repeated)
-    #[arg(long, value_name = "GLOB")]
-    pub passthrough: Vec<String>,
-    /// Do not read .systxignore files
-    #[arg(long)]
-    pub no_ignore: bool,
-    /// Make /tmp an empty directory that is dropped at the end
-    #[arg(long)]
-    pub private_tmp: bool,
+    /// What is of another class.
+    #[command(flatten)]
+    pub classes: Classes,
     /// Run CMD without network: only a loopback interface of its own
     #[arg(long)]
     pub no_net: bool,
@@ -510,27 +495,35 @@ pub struct Services {
     pub place: Where,
 }
 
+/// Which paths are not isolated and committed as usual.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Classes {
+    /// Do not commit changes of paths that match (gitignore syntax; may be repeated)
+    #[arg(long, visible_alias = "no-commit", value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Append to files that match behind what others append meanwhile, as to logs (may be repeated)
+    #[arg(long, value_name = "GLOB")]
+    pub merge: Vec<String>,
+    /// Append-merge nothing, logs neither
+    #[arg(long, conflicts_with = "merge")]
+    pub no_merge: bool,
+    /// Do not isolate existing paths that match: CMD works on the originals (may be repeated)
+    #[arg(long, value_name = "GLOB")]
+    pub passthrough: Vec<String>,
+    /// Do not read .systxignore files
+    #[arg(long)]
+    pub no_ignore: bool,
+    /// Make /tmp an empty directory that is dropped at the end
+    #[arg(long)]
+    pub private_tmp: bool,
+}
+
 /// `systx config`.
 #[derive(Clone, Debug, Args)]
 pub struct Config {
-    /// As for run
-    #[arg(long, visible_alias = "no-commit", value_name = "GLOB")]
-    pub exclude: Vec<String>,
-    /// As for run
-    #[arg(long, value_name = "GLOB")]
-    pub merge: Vec<String>,
-    /// As for run
-    #[arg(long, conflicts_with = "merge")]
-    pub no_merge: bool,
-    /// As for run
-    #[arg(long, value_name = "GLOB")]
-    pub passthrough: Vec<String>,
-    /// As for run
-    #[arg(long)]
-    pub no_ignore: bool,
-    /// As for run
-    #[arg(long)]
-    pub private_tmp: bool,
+    /// What is of another class.
+    #[command(flatten)]
+    pub classes: Classes,
     /// Where.
     #[command(flatten)]
     pub place: Where,

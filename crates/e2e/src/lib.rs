@@ -24,7 +24,8 @@
 //! - [`probe`]: a command that tells the state that it was started in;
 //! - [`rows`]: the same natively and through `systx run`, and what differs;
 //! - [`volume`]: a log-structured volume that is mounted;
-//! - [`random`]: seeded choices, the seed printed.
+//! - [`random`]: seeded choices, the seed printed;
+//! - [`driven`]: a program with transactions of threads that does what it is told.
 //!
 //! The suites drive `systx` as a user does.  They know its command line, its exit codes and its
 //! JSON; they do not link any of its crates.
@@ -35,6 +36,7 @@ pub mod cache;
 pub mod cases;
 #[path = "confine_unsafe.rs"]
 pub mod confine;
+pub mod driven;
 mod frozen;
 pub mod lab;
 #[path = "locked_unsafe.rs"]

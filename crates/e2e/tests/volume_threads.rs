@@ -5,63 +5,17 @@
 
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
-use std::io::{BufReader, Write};
 use std::os::unix::fs::FileExt;
-use std::process::{Child, ChildStdin, ChildStdout};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use systx_e2e::cases::{line, started};
+use systx_e2e::driven::Driven;
 use systx_e2e::run::{Limits, eventually, finish};
 use systx_e2e::volume::Mounted;
 use systx_e2e::{CONFLICT, lab};
 
-/// A program that does what it is told.
-struct Program {
-    child: Child,
-    say: Option<ChildStdin>,
-    out: BufReader<ChildStdout>,
-}
-
-impl Program {
-    fn start(v: &Mounted<'_>) -> Program {
-        let mut command = v.lab.command(env!("CARGO_BIN_EXE_systx-e2e-threads"));
-        command.arg("driven").arg(&v.dir);
-        let (mut child, mut out) = started(command);
-        assert_eq!(line(&mut out), "ready", "{}", v.lab.daemon_log());
-        let say = child.stdin.take();
-        Program { child, say, out }
-    }
-
-    fn tell(&mut self, words: &str) {
-        let say = self.say.as_mut().expect("it listens");
-        writeln!(say, "{words}").expect("it reads");
-    }
-
-    fn does(&mut self, words: &str) -> String {
-        self.tell(words);
-        line(&mut self.out)
-    }
-
-    /// All of it, each with this answer.
-    fn all(&mut self, acts: &[(&str, &str)]) {
-        for (words, answer) in acts {
-            assert_eq!(self.does(words), *answer, "{words}");
-        }
-    }
-
-    fn ends(mut self) {
-        self.say = None;
-        assert_eq!(line(&mut self.out), "ok");
-        assert!(self.child.wait().expect("it ends").success());
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // Of a test that has failed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn driven(v: &Mounted<'_>) -> Driven {
+    Driven::start(v.lab, v.lab.command(env!("CARGO_BIN_EXE_systx-e2e-threads")), &v.dir)
 }
 
 fn run(v: &Mounted<'_>, script: &str) {
@@ -83,7 +37,7 @@ fn a_commit_is_seen_whole_and_is_there_when_the_volume_is_mounted_again() {
     v.sh("echo old > f; mkdir d; echo old > d/moved").ok();
     let listed = lab.do_systx(["mount"]).ok().out;
     assert!(listed.contains("volume in") && listed.contains("threads"), "{listed}");
-    let mut program = Program::start(&v);
+    let mut program = driven(&v);
     let work = "sh mv d/moved here; echo new > f; rmdir d; ln f hard; cat f";
     program.all(&[("begin", "ok"), (work, "0 new"), ("read here", "old")]);
     assert_eq!(v.sh("cat f d/moved; ls").ok().out, "old\nold\nd\nf\n");
@@ -102,7 +56,7 @@ fn who_has_read_what_others_change_loses_to_programs_runs_and_threads() {
     let lab = lab!();
     let v = Mounted::for_threads(&lab);
     v.sh("echo 0 > f").ok();
-    let (mut program, mut other) = (Program::start(&v), Program::start(&v));
+    let (mut program, mut other) = (driven(&v), driven(&v));
     let reads = [("begin", "ok"), ("sh cat f; echo mine > mine", "0 0")];
     let mut lose = |act: &mut dyn FnMut()| {
         program.all(&reads);
@@ -126,7 +80,7 @@ fn descriptors_over_the_end_are_the_committed_file_whoever_changes_it_then() {
     let lab = lab!();
     let v = Mounted::for_threads(&lab);
     v.sh("seq 3000 > f; echo 1 > script; chmod 755 script").ok();
-    let mut program = Program::start(&v);
+    let mut program = driven(&v);
     for name in ["f", "script", "made"] {
         let open = format!("open {name}");
         let acts = [("begin", "ok"), ("sh echo inside > made", "0"), (open.as_str(), "ok")];
@@ -139,7 +93,7 @@ fn descriptors_over_the_end_are_the_committed_file_whoever_changes_it_then() {
         eventually("the plain change", || program.does("get") == "plain");
         run(&v, &format!("printf run > {name}"));
         eventually("the commit of a run", || program.does("get") == "run");
-        let mut other = Program::start(&v);
+        let mut other = driven(&v);
         let write = format!("sh printf thread > {name}");
         other.all(&[("begin", "ok"), (write.as_str(), "0"), ("end", "ok")]);
         other.ends();
@@ -161,7 +115,7 @@ fn locks_are_those_of_programs_outside() {
     let lab = lab!();
     let v = Mounted::for_threads(&lab);
     v.sh("touch f g").ok();
-    let mut program = Program::start(&v);
+    let mut program = driven(&v);
     let own = || File::options().read(true).write(true).open(v.path("f")).unwrap();
     // Of an open file description, which keeps a process's out, and the other way round.
     let ofd = "import fcntl, struct, sys
@@ -219,7 +173,7 @@ fn a_volume_in_which_one_is_open_is_unmounted_by_force_alone() {
     let lab = lab!();
     let v = Mounted::for_threads(&lab);
     v.sh("echo old > f; sync f").ok();
-    let mut program = Program::start(&v);
+    let mut program = driven(&v);
     program.all(&[("begin", "ok"), ("sh echo new > f", "0"), ("open f", "ok")]);
     let refused = lab.do_systx(["umount", "v"]).expect(CONFLICT);
     let id = &lab.open_ids()[0];
@@ -237,7 +191,7 @@ fn a_volume_in_which_one_is_open_is_unmounted_by_force_alone() {
     assert_eq!(v.sh("cat f").ok().out, "new\n");
     // The same program has transactions in it again.
     drop(program);
-    let mut program = Program::start(&v);
+    let mut program = driven(&v);
     program.all(&[("begin", "ok"), ("sh cat f; echo again > f", "0 new"), ("end", "ok")]);
     assert_eq!(v.sh("cat f").ok().out, "again\n");
     program.ends();
@@ -250,7 +204,7 @@ fn a_daemon_that_is_killed_leaves_all_of_a_threads_commit_or_nothing() {
     v.begin_rounds();
     let mut committed = 0;
     for round in 1..=4_u64 {
-        let mut program = Program::start(&v);
+        let mut program = driven(&v);
         let work = format!(
             "sh echo {round} > a; echo {round} > d/b; rm d/at-*; echo {round} > d/at-{round}; \
              head -c 3000000 /dev/zero > d/filler"
@@ -261,7 +215,7 @@ fn a_daemon_that_is_killed_leaves_all_of_a_threads_commit_or_nothing() {
         // Some are killed before they decide, others after that.
         std::thread::sleep(Duration::from_millis((round - 1) * 12));
         lab.kill_and_come_back();
-        let said = line(&mut program.out);
+        let said = program.answer();
         drop(program);
         committed = v.all_or_nothing(committed, round, (said == "ok", &said));
         v.again();
@@ -279,7 +233,7 @@ fn threads_runs_and_plain_programs_lose_no_count_of_each_other() {
     v.sh("echo 0 > count; : > log").ok();
     std::thread::scope(|scope| {
         let of_threads = || {
-            let mut program = Program::start(&v);
+            let mut program = driven(&v);
             let work = "sh echo $(($(cat count) + 1)) > count; echo thread >> log";
             for _ in 0..10 {
                 let mut begin = "begin";
@@ -339,7 +293,7 @@ fn commits_that_overwrite_different_pages_of_one_file_are_whole() {
             let (v, working) = (&v, &working);
             scope.spawn(move || {
                 let _ends = Ends(working);
-                let mut program = Program::start(v);
+                let mut program = driven(v);
                 for round in 1..=ROUNDS {
                     let put = |page| {
                         let to =
@@ -394,7 +348,7 @@ impl Drop for Ends<'_> {
 fn without_the_option_threads_are_refused() {
     let lab = lab!();
     let v = Mounted::new(&lab);
-    let mut program = Program::start(&v);
+    let mut program = driven(&v);
     program.all(&[("begin", &format!("error {}", libc::EOPNOTSUPP))]);
     program.ends();
     let stall = lab.do_systx(["mount", "image", "w", "--stall", "1"]);

@@ -2,11 +2,10 @@
 //! programs that `systx exec` has launched. What holds for threads in any volume is asked by
 //! `volume_threads`.
 
-use std::io::{BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command};
+use std::process::Command;
 use std::time::Duration;
-use systx_e2e::cases::{line, started};
+use systx_e2e::driven::Driven;
 use systx_e2e::lab::tool;
 use systx_e2e::run::{Limits, eventually, finish};
 use systx_e2e::volume::Mounted;
@@ -22,13 +21,13 @@ macro_rules! user_lab {
 }
 
 /// The program that does what it is told, where the lab's user can execute it.
-fn program(lab: &Lab) -> PathBuf {
+fn helper(lab: &Lab) -> PathBuf {
     lab.outside().join("threads")
 }
 
 fn allowed(lab: Lab) -> Result<Lab, String> {
     let copy = ["-m", "755", env!("CARGO_BIN_EXE_systx-e2e-threads")];
-    tool(Command::new("install").args(copy).arg(program(&lab))).expect("a copy");
+    tool(Command::new("install").args(copy).arg(helper(&lab))).expect("a copy");
     let tried = lab.do_systx(["exec", "--", "true"]);
     match tried.code {
         0 => Ok(lab),
@@ -39,55 +38,10 @@ fn allowed(lab: Lab) -> Result<Lab, String> {
     }
 }
 
-struct Program {
-    child: Child,
-    say: Option<ChildStdin>,
-    out: BufReader<ChildStdout>,
-}
-
-impl Program {
-    fn start(v: &Mounted<'_>) -> Program {
-        Program::of(v, v.lab.systx(["exec", "--"]), program(v.lab))
-    }
-
-    fn of(v: &Mounted<'_>, mut command: Command, program: PathBuf) -> Program {
-        command.arg(program).arg("driven").arg(&v.dir);
-        let (mut child, mut out) = started(command);
-        assert_eq!(line(&mut out), "ready", "{}", v.lab.daemon_log());
-        let say = child.stdin.take();
-        Program { child, say, out }
-    }
-
-    fn tell(&mut self, words: &str) {
-        let say = self.say.as_mut().expect("it listens");
-        writeln!(say, "{words}").expect("it reads");
-    }
-
-    fn does(&mut self, words: &str) -> String {
-        self.tell(words);
-        line(&mut self.out)
-    }
-
-    /// All of it, each with this answer.
-    fn all(&mut self, acts: &[(&str, &str)]) {
-        for (words, answer) in acts {
-            assert_eq!(self.does(words), *answer, "{words}");
-        }
-    }
-
-    fn ends(mut self) {
-        self.say = None;
-        assert_eq!(line(&mut self.out), "ok");
-        assert!(self.child.wait().expect("it ends").success());
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // Of a test that has failed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn driven(v: &Mounted<'_>) -> Driven {
+    let mut command = v.lab.systx(["exec", "--"]);
+    command.arg(helper(v.lab));
+    Driven::start(v.lab, command, &v.dir)
 }
 
 fn run(v: &Mounted<'_>, script: &str) -> Finished {
@@ -103,10 +57,10 @@ fn a_commit_of_a_users_thread_is_seen_whole_and_what_is_open_goes_on() {
     let v = Mounted::for_threads(&lab);
     v.sh("echo old > f; mkdir d; echo old > d/moved").ok();
     // Without the privilege that `systx exec` gives in its own user namespace.
-    let mut bare = Program::of(&v, lab.command("env"), program(&lab));
+    let mut bare = Driven::start(&lab, lab.command(helper(&lab)), &v.dir);
     bare.all(&[("begin", &format!("error {}", libc::EPERM))]);
     bare.ends();
-    let mut program = Program::start(&v);
+    let mut program = driven(&v);
     let work = "sh mv d/moved here; echo new > f; rmdir d; ln f hard; cat f";
     program.all(&[("begin", "ok"), (work, "0 new"), ("read here", "old"), ("open f", "ok")]);
     assert_eq!(v.sh("cat f d/moved; ls").ok().out, "old\nold\nd\nf\n");
@@ -131,7 +85,7 @@ fn a_users_thread_loses_to_programs_runs_and_threads_and_is_unmounted_by_force_a
     let lab = user_lab!();
     let v = Mounted::for_threads(&lab);
     v.sh("echo 0 > f").ok();
-    let (mut program, mut other) = (Program::start(&v), Program::start(&v));
+    let (mut program, mut other) = (driven(&v), driven(&v));
     let reads = [("begin", "ok"), ("sh cat f; echo mine > mine", "0 0")];
     let mut lose = |act: &mut dyn FnMut()| {
         program.all(&reads);
@@ -167,7 +121,7 @@ fn a_killed_daemon_of_a_user_leaves_all_of_a_threads_commit_or_nothing() {
     v.begin_rounds();
     let mut committed = 0;
     for round in 1..=3_u64 {
-        let mut program = Program::start(&v);
+        let mut program = driven(&v);
         let work = format!(
             "sh echo {round} > a; echo {round} > d/b; rm d/at-*; echo {round} > d/at-{round}; \
              head -c 3000000 /dev/zero > d/filler"
@@ -177,7 +131,7 @@ fn a_killed_daemon_of_a_user_leaves_all_of_a_threads_commit_or_nothing() {
         // Some are killed before they decide, others after that.
         std::thread::sleep(Duration::from_millis((round - 1) * 12));
         lab.kill_and_come_back();
-        let said = line(&mut program.out);
+        let said = program.answer();
         drop(program);
         committed = v.all_or_nothing(committed, round, (said == "ok", &said));
         v.again();
@@ -194,7 +148,7 @@ fn threads_runs_and_plain_programs_of_a_user_lose_no_count() {
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                let mut program = Program::start(&v);
+                let mut program = driven(&v);
                 let work = "sh echo $(($(cat count) + 1)) > count; echo thread >> log";
                 for _ in 0..6 {
                     let mut begin = "begin";

@@ -41,7 +41,7 @@ struct Shown {
 pub fn config(args: &Config, out: Out) -> Result<i32, Problem> {
     let place = context::place(&args.place)?;
     let cwd = place.cwd.as_path().to_owned();
-    let ignored = match args.no_ignore {
+    let ignored = match args.classes.no_ignore {
         true => ignore_file::Ignored::default(),
         false => ignore_file::read(&cwd),
     };
@@ -49,18 +49,18 @@ pub fn config(args: &Config, out: Out) -> Result<i32, Problem> {
         out.warn(note);
     }
     let facts = volume(place.root.as_ref().unwrap_or(&place.cwd))?;
-    let through = args.passthrough.iter().map(|given| glob::absolute(given.as_ref(), &cwd));
+    let through = args.classes.passthrough.iter().map(|given| glob::absolute(given.as_ref(), &cwd));
     let through = through.chain(ignored.passthrough.iter().cloned());
     let through: Vec<_> = through.flat_map(|pattern| glob::expand(&pattern)).collect();
     let further: Vec<_> =
         others(&place, &through).iter().filter_map(|root| volume(root).ok()).collect();
-    let private = wish(&facts, &further, &cwd, args.private_tmp, (&[], &[])).private;
-    let mut rules = classes::places(&private, args.private_tmp);
+    let private = wish(&facts, &further, &cwd, args.classes.private_tmp, (&[], &[])).private;
+    let mut rules = classes::places(&private, args.classes.private_tmp);
     for (pattern, from) in ignored.passthrough.iter().zip(&ignored.from.1) {
         let from = from.display().to_string();
         rules.push(rule(Class::Passthrough, pattern.as_str(), &from));
     }
-    for pattern in &args.passthrough {
+    for pattern in &args.classes.passthrough {
         rules.push(rule(Class::Passthrough, pattern.as_str(), "--passthrough"));
     }
     rules.extend(
@@ -68,7 +68,12 @@ pub fn config(args: &Config, out: Out) -> Result<i32, Problem> {
             .into_iter()
             .map(|path| rule(Class::Unprotected, path, "systx protect off")),
     );
-    rules.extend(classes::patterns(&cwd, &ignored, &args.exclude, (&args.merge, args.no_merge)));
+    rules.extend(classes::patterns(
+        &cwd,
+        &ignored,
+        &args.classes.exclude,
+        (&args.classes.merge, args.classes.no_merge),
+    ));
     let shown_rule = |rule| ShownRule { meaning: classes::meaning(&rule), rule };
     let rules = rules.into_iter().map(shown_rule).collect();
     let shown = Shown {

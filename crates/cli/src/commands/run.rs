@@ -65,7 +65,7 @@ pub fn run(args: &Run, out: Out) -> Result<i32, Problem> {
         return Err(modes::refusal(Way::Root, Way::LimitProcesses, "").into());
     }
     let place = context::place(&args.place)?;
-    let ignored = match args.no_ignore {
+    let ignored = match args.classes.no_ignore {
         true => ignore_file::Ignored::default(),
         false => ignore_file::read(place.cwd.as_path()),
     };
@@ -73,14 +73,14 @@ pub fn run(args: &Run, out: Out) -> Result<i32, Problem> {
         out.warn(note);
     }
     let through = passthrough(args, place.cwd.as_path(), &ignored)?;
-    for doubt in classes::doubts(&args.exclude, place.cwd.as_path()) {
+    for doubt in classes::doubts(&args.classes.exclude, place.cwd.as_path()) {
         out.warn(&doubt);
     }
-    let merge = (args.merge.as_slice(), args.no_merge);
+    let merge = (args.classes.merge.as_slice(), args.classes.no_merge);
     let mut runner = Runner {
         others: others(&place, &paths(&through)),
         through,
-        patterns: classes::patterns(place.cwd.as_path(), &ignored, &args.exclude, merge),
+        patterns: classes::patterns(place.cwd.as_path(), &ignored, &args.classes.exclude, merge),
         deadline: args.timeout.and_then(|t| Instant::now().checked_add(t)),
         client: context::connect()?,
         on_exit: ask::on_exit(args, out),
@@ -153,7 +153,7 @@ fn passthrough(
 ) -> Result<Vec<Rule>, Problem> {
     let mut rules = Vec::new();
     let rule = |path: PathBuf, from: &str| classes::rule(Class::Passthrough, path, from);
-    for given in &args.passthrough {
+    for given in &args.classes.passthrough {
         let found = glob::expand(&glob::absolute(given.as_ref(), cwd));
         if found.is_empty() {
             return Err(Problem::new(format!("--passthrough {given}: nothing there"))
@@ -296,7 +296,7 @@ impl Runner<'_> {
         let cwd = self.place.cwd.as_path().to_owned();
         let mut env = environment(begun.id, self.args.place.directory.is_some().then_some(&cwd));
         env.extend(services::path(&stand_ins));
-        let private_tmp = self.args.private_tmp;
+        let private_tmp = self.args.classes.private_tmp;
         let through = (&*paths(&self.through), &*begun.unprotected);
         let wish = wish(&begun.volume, &begun.others, &cwd, private_tmp, through);
         let mut rules = classes::places(&wish.private, private_tmp);

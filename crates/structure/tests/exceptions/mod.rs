@@ -11,7 +11,7 @@ pub const LONG_FUNCTIONS: &[(&str, usize)] = &[
 
 /// Structs of more than 12 fields.
 pub const WIDE_STRUCTS: &[(&str, usize)] = &[
-    ("crates/cli/src/args.rs: Run", 21),
+    ("crates/cli/src/args.rs: Run", 16),
     ("crates/daemon/src/path_views.rs: PathView", 13),
     ("crates/protocol/src/lib.rs: Listed", 16),
     ("crates/daemon/src/transaction.rs: Transaction", 15),
