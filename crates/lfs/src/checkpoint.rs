@@ -25,8 +25,16 @@ use systx_base::codec::Encoder;
 /// # Errors
 /// What the device says; the volume is poisoned then.
 pub fn write(state: &mut State) -> Result<()> {
+    write_as_of(state, None)
+}
+
+/// As [`write`]; `time` is said to be when it was made, as of the snapshot that it is a copy of.
+///
+/// # Errors
+/// As [`write`].
+pub fn write_as_of(state: &mut State, time: Option<Time>) -> Result<()> {
     state.flow.goes_on()?;
-    let done = write_all(state);
+    let done = write_all(state, time);
     match done {
         // What was written since the one before may be compressed from here on.
         Ok(()) => state.flow.work.notify_all(),
@@ -35,7 +43,7 @@ pub fn write(state: &mut State) -> Result<()> {
     done
 }
 
-fn write_all(state: &mut State) -> Result<()> {
+fn write_all(state: &mut State, time: Option<Time>) -> Result<()> {
     let dev = state.tree.env.dev.clone();
     state.take_back();
     let mut flushed = Assembled::default();
@@ -55,7 +63,7 @@ fn write_all(state: &mut State) -> Result<()> {
     let old = (state.last.root.clone(), state.last.usage.clone());
     state.usage.remove_blob(&old.0);
     state.usage.remove_blob(&old.1);
-    let next = write_root(state)?;
+    let next = write_root(state, time)?;
     dev.sync()?;
     let block = next.encode(&state.tree.env.id)?;
     for at in Checkpoint::copies(next.sequence) {
@@ -204,7 +212,7 @@ fn write_chunks(state: &mut State, records: BTreeMap<Ino, Stored>) -> Result<()>
 }
 
 /// Writes the root record and the usage table.
-fn write_root(state: &mut State) -> Result<Checkpoint> {
+fn write_root(state: &mut State, time: Option<Time>) -> Result<Checkpoint> {
     let env = state.tree.env.clone();
     let now = (env.clock)();
     let root = Root {
@@ -224,5 +232,6 @@ fn write_root(state: &mut State) -> Result<Checkpoint> {
     let placed = write_blobs(state, &blobs)?;
     let [root, usage] = <[Blob; 2]>::try_from(placed).map_err(|_| Error::TooLarge)?;
     let sequence = state.last.sequence + 1;
-    Ok(Checkpoint { sequence, head: state.head, time: now, root, usage })
+    let time = time.unwrap_or(now);
+    Ok(Checkpoint { sequence, head: state.head, time, root, usage })
 }

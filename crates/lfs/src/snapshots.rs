@@ -122,16 +122,18 @@ pub fn check(state: &State, name: &str, need: u64) -> Result<()> {
     if state.has_capacity(dead + 16 + need) { Ok(()) } else { Err(Error::NoSpace) }
 }
 
-/// Makes a snapshot of the committed tree.  One checkpoint has both, the tree and its name.
-/// Nobody may be writing a group.
+/// Makes a snapshot of the committed tree, or of what was received the copy of one, which is as
+/// old as the original.  One checkpoint has both, the tree and its name.  Nobody may be writing a
+/// group.
 ///
 /// # Errors
 /// [`Error::NoSpace`] if what it would keep leaves too little; as [`check_name`]; what the
 /// device says.
-pub fn take(state: &mut State, name: &str, origin: Option<Origin>) -> Result<()> {
+pub fn take(state: &mut State, name: &str, copied: Option<(Origin, Time)>) -> Result<()> {
     check(state, name, 0)?;
+    let (origin, time) = copied.unzip();
     state.kept.naming = Some(Naming { name: name.to_owned(), origin });
-    checkpoint::write(state)?;
+    checkpoint::write_as_of(state, time)?;
     state.keep_named();
     Ok(())
 }

@@ -76,6 +76,35 @@ fn a_lost_device_is_the_last_full_stream_and_those_after_it() {
     assert_eq!(tree(&open(disk).unwrap()), two);
 }
 
+/// Who looks for a state by its time, or keeps one of each day, finds in a copy what the original
+/// has: all streams of a month may be received within a minute.
+#[test]
+fn the_snapshots_of_a_copy_are_as_old_as_those_of_the_original() {
+    let times = |volume: &Volume| {
+        let all = volume.snapshots().into_iter();
+        all.map(|s| (s.name, s.time)).collect::<Vec<_>>()
+    };
+    let (_, volume) = fresh(BLOCKS);
+    let (disk, copy) = other();
+    let names = ["one", "two", "three"];
+    for (n, name) in names.iter().enumerate() {
+        fill(&volume, n as u64);
+        volume.snapshot(name).unwrap();
+    }
+    for (n, name) in names.iter().enumerate() {
+        let since = n.checked_sub(1).map(|n| names[n]);
+        receive(&copy, &mut &sent(&volume, name, since)[..]).unwrap();
+        assert_eq!(times(&copy), times(&volume)[..=n]);
+    }
+    // Also after a power cut right then, and in a copy of the copy.
+    drop(copy);
+    let copy = open(disk).unwrap();
+    assert_eq!(times(&copy), times(&volume));
+    let (_, third) = other();
+    receive(&third, &mut &sent(&copy, "two", None)[..]).unwrap();
+    assert_eq!(times(&third), times(&volume)[1..2]);
+}
+
 #[test]
 fn a_copy_that_was_changed_takes_no_difference() {
     let (_, volume) = fresh(BLOCKS);

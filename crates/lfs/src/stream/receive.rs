@@ -64,7 +64,8 @@ pub fn receive(volume: &Volume, input: &mut dyn Read) -> Result<StreamHeader> {
         let need = state.need(txn)?.blocks + private;
         snapshots::check(state, &header.name, need)?;
         state.apply(txn)?;
-        snapshots::take(state, &header.name, Some((header.id, header.sequence)))
+        let origin = (header.id, header.sequence);
+        snapshots::take(state, &header.name, Some((origin, header.time)))
     })?;
     Ok(header)
 }
