@@ -404,10 +404,10 @@ impl Tree {
         self.debt = Debt::default();
     }
 
-    /// Forgets objects that are as the last checkpoint has them, if more than `limit` are in
-    /// memory.
+    /// Forgets objects that are as the last checkpoint has them, if more than `limit` of these are
+    /// in memory.
     pub fn trim(&mut self, limit: usize) {
-        if self.objects.len() > limit {
+        if self.objects.len() - self.dirty.len() > limit {
             let dirty = &self.dirty;
             let clean = |o: &Object| {
                 o.pages().is_none_or(|pages| pages.values().all(|p| p.memory.is_none()))
@@ -416,5 +416,43 @@ impl Tree {
             let objects = &self.objects;
             self.stored.retain(|ino, _| objects.contains_key(ino));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::MemDevice;
+    use crate::format::ROOT;
+    use crate::state::Limits;
+    use crate::volume::{Format, Volume, mkfs};
+
+    /// They stay until the next checkpoint, however many they are. Else each call would look at
+    /// all of them, and read again what the call before has read.
+    #[test]
+    fn objects_that_have_changed_are_no_reason_to_forget_others() -> Result<()> {
+        let (dev, clock) = (Arc::new(MemDevice::new(600)), Arc::new(Time::default));
+        let (label, compression) = Default::default();
+        let format = Format {
+            segment_blocks: 16,
+            cluster: 1,
+            id: [3; 16],
+            label,
+            owner: (0, 0),
+            compression,
+        };
+        mkfs(dev.clone(), &format, clock.clone())?;
+        let volume = Volume::open(dev, clock, 5, Limits::default())?;
+        volume.with_state(|state| {
+            let tree = &mut state.tree;
+            let node = tree.get(ROOT)?.node.clone();
+            (0..20).for_each(|n| tree.insert(1000 + n, Object::new(node.clone())));
+            tree.trim(10);
+            assert!(tree.loaded(ROOT).is_some());
+            tree.settled();
+            tree.trim(10);
+            assert!(tree.loaded(ROOT).is_none());
+            Ok(())
+        })
     }
 }
