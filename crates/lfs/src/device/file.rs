@@ -4,11 +4,13 @@ use super::{Aligned, Device, range};
 use crate::format::BLOCK;
 use rustix::fs::{Advice, FlockOperation, IFlags, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Bytes that are written at once while a new image is filled with zeros.
@@ -18,6 +20,8 @@ const FILL: usize = 1 << 20;
 /// system lets them: a durable write is then one request with no flush of what others wrote.
 pub struct FileDevice {
     file: File,
+    /// What it shows, if it is a loop device, which is locked as well: the volume has two paths.
+    shown: Vec<File>,
     direct: Option<OwnedFd>,
     blocks: u64,
 }
@@ -45,8 +49,8 @@ impl FileDevice {
     pub fn open_to_read(path: &Path) -> io::Result<Self> {
         is_block_device(path)?;
         let file = OpenOptions::new().read(true).open(path)?;
-        let blocks = lock(&file)?;
-        Ok(FileDevice { file, direct: None, blocks })
+        let (blocks, shown) = lock(&file)?;
+        Ok(FileDevice { file, shown, direct: None, blocks })
     }
 
     /// Makes a new image of `bytes` bytes, written once with zeros: a later write then never has
@@ -105,7 +109,7 @@ impl FileDevice {
     }
 
     fn from_file(file: File, path: &Path) -> io::Result<Self> {
-        let blocks = lock(&file)?;
+        let (blocks, shown) = lock(&file)?;
         let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
         let direct = match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(direct) => {
@@ -116,7 +120,7 @@ impl FileDevice {
             Err(Errno::INVAL) => None,
             Err(e) => return Err(e.into()),
         };
-        Ok(FileDevice { file, direct, blocks })
+        Ok(FileDevice { file, shown, direct, blocks })
     }
 
     fn put(&self, at: u64, from: &[u8], flags: ReadWriteFlags) -> io::Result<()> {
@@ -164,17 +168,42 @@ fn is_block_device(path: &Path) -> io::Result<bool> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device"))
 }
 
-/// Locks an image or a device for one process.  Returns its number of blocks.
-fn lock(file: &File) -> io::Result<u64> {
-    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))? / BLOCK as u64)
+/// Locks an image or a device for one process, with what a loop device shows.  Returns its number
+/// of blocks, and the latter.
+fn lock(file: &File) -> io::Result<(u64, Vec<File>)> {
+    let only = |file: &File| rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive);
+    only(file)?;
+    let mut shown: Vec<File> = Vec::new();
+    while let Some(below) = shown_by(shown.last().unwrap_or(file))? {
+        only(&below)?;
+        shown.push(below);
+    }
+    Ok((rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))? / BLOCK as u64, shown))
+}
+
+/// What a loop device, or a part of one, shows.  Who does not get there by its path has not opened
+/// a volume by that either.
+fn shown_by(device: &File) -> io::Result<Option<File>> {
+    let found = device.metadata()?;
+    if !found.file_type().is_block_device() {
+        return Ok(None);
+    }
+    let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
+    let known =
+        |at: &str| std::fs::read(format!("/sys/dev/block/{major}:{minor}/{at}loop/backing_file"));
+    let Ok(path) = known("").or_else(|_| known("../")) else { return Ok(None) };
+    let path = path.strip_suffix(b"\n").unwrap_or(&path);
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    Ok(OpenOptions::new().read(true).custom_flags(flags).open(OsStr::from_bytes(path)).ok())
 }
 
 impl Drop for FileDevice {
     /// The lock belongs to the open file, of which a child that is being spawned has a copy:
     /// closing alone would leave it.
     fn drop(&mut self) {
-        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        for file in self.shown.iter().chain([&self.file]) {
+            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+        }
     }
 }
 
