@@ -344,7 +344,8 @@ fn a_full_volume_says_so_and_can_be_emptied() {
         let content = fs::read(dir.join(format!("f{n}"))).unwrap();
         assert!(content.len() == 256 << 10 && content.iter().all(|b| *b == n), "f{n}");
     }
-    shell(&lab, &dir, 60, "rm f*").ok();
+    // What has its room already takes none.
+    shell(&lab, &dir, 60, "fallocate -l 256K f1 && ! fallocate -l 2M f1 && rm f*").ok();
     fs::write(dir.join("again"), vec![7; 1 << 20]).unwrap();
     lab.do_systx(["umount", "w"]).ok();
     lab.do_systx(["fsck", "small"]).ok();
@@ -506,6 +507,36 @@ fn what_cannot_be_mounted_is_refused_with_the_reason() {
 
 /// A volume cut off at any length, or with a byte changed anywhere at its beginning, is refused or
 /// works; no daemon dies of it.
+/// By another path it is the same volume.
+#[test]
+fn an_image_and_the_loop_device_that_shows_it_are_not_open_at_once() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    v.sh("echo kept > kept").ok();
+    fs::create_dir(lab.path("w")).unwrap();
+    let attached = shell(&lab, &lab.root(), 20, "losetup -f --show image");
+    if attached.code != 0 {
+        skip!("no loop device can be had: {}", attached.err);
+    }
+    let device = attached.out.trim();
+    let refused = |args: &[&str]| {
+        let done = lab.do_systx(args);
+        assert_eq!(done.code, 75, "{done}");
+        assert!(done.err.contains("another process works on it"), "{done}");
+    };
+    refused(&["mount", device, "w"]);
+    refused(&["fsck", device]);
+    refused(&["mkfs", "--force", device]);
+    v.umount();
+    lab.do_systx(["mount", device, "w"]).ok();
+    refused(&["mount", "image", "v"]);
+    refused(&["snapshot", "image", "one"]);
+    lab.do_systx(["umount", "w"]).ok();
+    shell(&lab, &lab.root(), 20, &format!("losetup -d {device}")).ok();
+    v.mount();
+    assert_eq!(fs::read_to_string(v.path("kept")).unwrap(), "kept\n");
+}
+
 #[test]
 fn a_torn_image_is_refused_and_the_daemon_lives() {
     let lab = lab!();

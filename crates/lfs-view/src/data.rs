@@ -206,7 +206,11 @@ impl VolumeView {
             Fallocate::ZeroRange => (false, true, true),
             Fallocate::CollapseRange | Fallocate::InsertRange => return Err(Errno::OPNOTSUPP),
         };
-        if allocates && !self.base.has_room(len.div_ceil(BLOCK as u64)) {
+        // What it takes already is not looked for where there is room for all of it.
+        if allocates
+            && len.div_ceil(BLOCK as u64) > self.base.free()
+            && !self.base.has_room(self.holes(ino_of(node), offset, end)?)
+        {
             return Err(Errno::NOSPC);
         }
         let told = if grows { end } else { 0 };
@@ -221,6 +225,19 @@ impl VolumeView {
                 ops.set_attrs(ino, &SetAttrs { size: Some(end), ..SetAttrs::default() })?;
             }
             Ok(())
+        })
+    }
+
+    /// Blocks of a range that take no room.
+    fn holes(&self, ino: Ino, offset: u64, end: u64) -> Reply<u64> {
+        const PAGE: u64 = BLOCK as u64;
+        self.look(|ops| {
+            let (mut at, mut taken) = (offset, 0);
+            while let Some((start, stop)) = ops.next_data(ino, at)?.filter(|(s, _)| *s < end) {
+                taken += stop.min(end).div_ceil(PAGE) - start / PAGE;
+                at = stop;
+            }
+            Ok((end.div_ceil(PAGE) - offset / PAGE).saturating_sub(taken))
         })
     }
 
