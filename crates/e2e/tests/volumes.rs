@@ -533,6 +533,11 @@ fn an_image_and_the_loop_device_that_shows_it_are_not_open_at_once() {
     refused(&["snapshot", "image", "one"]);
     lab.do_systx(["umount", "w"]).ok();
     shell(&lab, &lab.root(), 20, &format!("losetup -d {device}")).ok();
+    // What somebody else has there is not written over either.
+    let other = "truncate -s 8M other && mkfs.ext4 -q other && mount -o loop other w";
+    shell(&lab, &lab.root(), 20, other).ok();
+    refused(&["mkfs", "--force", "other"]);
+    shell(&lab, &lab.root(), 20, "umount w").ok();
     v.mount();
     assert_eq!(fs::read_to_string(v.path("kept")).unwrap(), "kept\n");
 }

@@ -4,12 +4,12 @@ use super::{Aligned, Device, range};
 use crate::format::BLOCK;
 use rustix::fs::{Advice, FlockOperation, IFlags, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -30,7 +30,8 @@ impl FileDevice {
     /// Opens an image or a block device, for one process at a time.
     ///
     /// # Errors
-    /// `WouldBlock` if another process has it open as a volume; else what open(2) says.
+    /// `WouldBlock` if another process has it open as a volume; `ResourceBusy` if it is mounted,
+    /// also as a loop device; else what open(2) says.
     pub fn open(path: &Path) -> io::Result<Self> {
         // A block device that is mounted, or part of another one, says EBUSY.
         let flags = if is_block_device(path)? { OFlags::EXCL } else { OFlags::empty() };
@@ -39,6 +40,9 @@ impl FileDevice {
             .write(true)
             .custom_flags(flags.bits().cast_signed())
             .open(path)?;
+        if shown_in_use(&file)? {
+            return Err(Errno::BUSY.into());
+        }
         Self::from_file(file, path)
     }
 
@@ -189,12 +193,35 @@ fn shown_by(device: &File) -> io::Result<Option<File>> {
         return Ok(None);
     }
     let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
-    let known =
-        |at: &str| std::fs::read(format!("/sys/dev/block/{major}:{minor}/{at}loop/backing_file"));
-    let Ok(path) = known("").or_else(|_| known("../")) else { return Ok(None) };
-    let path = path.strip_suffix(b"\n").unwrap_or(&path);
+    let known = |at: &str| backing(Path::new(&format!("/sys/dev/block/{major}:{minor}/{at}")));
+    let Some(path) = known("").or_else(|| known("../")) else { return Ok(None) };
     let flags = OFlags::NONBLOCK.bits().cast_signed();
-    Ok(OpenOptions::new().read(true).custom_flags(flags).open(OsStr::from_bytes(path)).ok())
+    Ok(OpenOptions::new().read(true).custom_flags(flags).open(path).ok())
+}
+
+/// What a block device shows that the kernel describes in a directory, if it is a loop device.
+fn backing(device: &Path) -> Option<OsString> {
+    let mut path = std::fs::read(device.join("loop/backing_file")).ok()?;
+    path.pop_if(|last| *last == b'\n');
+    Some(OsString::from_vec(path))
+}
+
+/// Whether a loop device shows a file and is mounted, or a part of another device.  Who may not
+/// open that device is not told.
+fn shown_in_use(file: &File) -> io::Result<bool> {
+    let of = |file: &std::fs::Metadata| (file.dev(), file.ino());
+    let is = of(&file.metadata()?);
+    for device in std::fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        let shown = backing(&device.path()).and_then(|path| std::fs::metadata(path).ok());
+        if shown.is_some_and(|shown| of(&shown) == is) {
+            let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+            let path = Path::new("/dev").join(device.file_name());
+            if matches!(rustix::fs::open(path, flags, Mode::empty()), Err(Errno::BUSY)) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 impl Drop for FileDevice {
