@@ -27,6 +27,11 @@ pub struct Mounted<'a> {
     pub of_all: &'a [u8],
 }
 
+/// The options that take from what a mount allows, and how mount_setattr(2) calls them
+/// (linux/mount.h).
+pub const LIMITS: [(&str, u32); 5] =
+    [("ro", 1), ("nosuid", 2), ("nodev", 4), ("noexec", 8), ("nosymfollow", 0x20_0000)];
+
 impl<'a> Mounted<'a> {
     /// `None`: a line that is not as it should be.
     #[must_use]
@@ -57,7 +62,17 @@ impl<'a> Mounted<'a> {
     /// Nothing can be changed through it.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.options.split(|b| *b == b',').any(|option| option == b"ro")
+        self.has("ro")
+    }
+
+    /// What it does not allow: bits of [`LIMITS`].
+    #[must_use]
+    pub fn limits(&self) -> u32 {
+        LIMITS.iter().filter(|(name, _)| self.has(name)).fold(0, |all, (_, limit)| all | limit)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.options.split(|b| *b == b',').any(|option| option == name.as_bytes())
     }
 
     /// The number behind an optional field of that name, such as `shared`.

@@ -1,5 +1,6 @@
 //! The mount table of a process, proc_pid_mountinfo(5).
 
+use rustix::mount::MountAttrFlags;
 use std::io;
 use std::path::{Path, PathBuf};
 use systx_base::proc::Mounted;
@@ -17,6 +18,8 @@ pub struct Mount {
     pub at: PathBuf,
     /// Nothing can be changed through it.
     pub read_only: bool,
+    /// What it does not allow, of the file system that it shows.
+    pub limits: MountAttrFlags,
     /// Its file system keeps quotas of users, groups or projects.
     pub quotas: bool,
     /// Its peer group, if what is mounted here appears there as well.
@@ -64,6 +67,12 @@ pub fn holding<'a>(table: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     table.iter().filter(|m| path.starts_with(&m.at)).max_by_key(depth)
 }
 
+/// What the mount that holds a path does not allow.  That mount is not asked: this process may
+/// serve it.
+pub(crate) fn limits_at(path: &Path) -> MountAttrFlags {
+    holding(&here().unwrap_or_default(), path).map_or(MountAttrFlags::empty(), |m| m.limits)
+}
+
 /// Whether the file system that is mounted at a place keeps quotas; also if that cannot be told.
 pub(crate) fn has_quotas(at: &Path) -> bool {
     let table = here().unwrap_or_default();
@@ -81,6 +90,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         id: m.id,
         dev: rustix::fs::makedev(m.dev.0, m.dev.1),
         read_only: m.is_read_only() || m.of_all.split(|b| *b == b',').any(|o| o == b"ro"),
+        limits: MountAttrFlags::from_bits_retain(m.limits()),
         quotas: systx_store::quota::in_options(m.of_all),
         shared: m.group("shared"),
         master: m.group("master"),
@@ -104,6 +114,7 @@ mod tests {
         assert_eq!(mount.dev, rustix::fs::makedev(254, 1));
         assert_eq!((mount.shared, mount.master), (Some(7), Some(3)));
         assert_eq!((mount.fs.as_str(), mount.read_only), ("ext4", true));
+        assert_eq!(mount.limits, MountAttrFlags::MOUNT_ATTR_NOSUID);
         assert_eq!(mount.at, Path::new("/mnt/a b"));
         assert_eq!(mount.inner(Path::new("/mnt/a b/c")), Some("/srv/data/c".into()));
         assert_eq!(mount.inner(Path::new("/mnt/a b")), Some("/srv/data".into()));

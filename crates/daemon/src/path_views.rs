@@ -273,11 +273,11 @@ impl PathViews {
             Failure::new(FailureKind::Unsupported, "this daemon has no runtime directory")
         })?;
         private(dir)?;
-        // What a guest makes of programs and devices is for nobody to trust.
-        let attributes = match &guest {
-            Some(_) => MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
-            None => MountAttrFlags::empty(),
-        };
+        let mut attributes = mounts::limits_at(directory.as_path());
+        if guest.is_some() {
+            // What a guest makes of programs and devices is for nobody to trust.
+            attributes |= MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        }
         let whole = match &guest {
             Some(guest) => guest.room.join(by_chance()?),
             None => dir.join(format!(".{id}")),

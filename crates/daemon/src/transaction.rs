@@ -141,7 +141,7 @@ impl Transaction {
         (ids, unprotected): (Ids, &[HostPath]),
         doorbell: Option<Doorbell>,
     ) -> Result<Arc<Transaction>, Failure> {
-        let mount_points = volume.mount_points(unprotected);
+        let mount_points = volume.mount_points(unprotected, terms.lives == Lives::Command);
         let alarm = Alarm::new(doorbell);
         Transaction::begin_over(id, volume, terms, options, (ids, mount_points), alarm)
     }

@@ -195,14 +195,18 @@ impl OpenVolume {
         !stays && self.guarded.lock().is_empty()
     }
 
-    /// Every place at which another file system is mounted, or the original of what is not
-    /// protected, so that a view shows that. Below the guarded directories of this volume a view
-    /// sees what they show. No mounts if the mount table cannot be read.
-    pub fn mount_points(&self, unprotected: &[HostPath]) -> Vec<Vec<u8>> {
+    /// Every place at which something else is mounted, or the original of what is not protected, so
+    /// that a view shows that. Below the guarded directories of this volume a view sees what they
+    /// show. No mounts if the mount table cannot be read.
+    ///
+    /// With `mounts`, the view has the host's mounts as well. Then a place is none of these whose
+    /// own content is seen by one of them: of a directory that is mounted onto itself, say.
+    pub fn mount_points(&self, unprotected: &[HostPath], mounts: bool) -> Vec<Vec<u8>> {
         let guarded = self.guarded();
         let ours = |m: &Mount| guarded.iter().any(|g| g.mount == m.id);
         let table = mounts::here().unwrap_or_default();
-        let others = table.into_iter().filter(|m| !ours(m));
+        let seen = if mounts { seen(&table, &self.location.mount) } else { Vec::new() };
+        let others = table.into_iter().filter(|m| !ours(m) && !seen.contains(&m.at));
         let others = others.map(|m| m.at.into_os_string().into_vec());
         others.chain(unprotected.iter().map(|path| path.0.clone())).collect()
     }
@@ -430,6 +434,18 @@ pub fn locate(
         None => default_store(&mount, dev, uid, &dir, home)?,
     };
     Ok(Location { mount, dev, store })
+}
+
+/// The mount points in a file system that is mounted at `whole` whose own content is in sight all
+/// the same: by a mount of a part of the file system, at that very place or at another one.
+fn seen(table: &[Mount], whole: &Path) -> Vec<PathBuf> {
+    let Some(whole) = table.iter().rev().find(|m| m.at == whole) else { return Vec::new() };
+    let parts = || table.iter().filter(|m| m.dev == whole.dev && m.root != whole.root);
+    let is_seen = |at: &&PathBuf| {
+        let beneath = whole.inner(at);
+        beneath.is_some_and(|beneath| parts().any(|part| beneath.starts_with(&part.root)))
+    };
+    table.iter().map(|m| &m.at).filter(is_seen).cloned().collect()
 }
 
 /// Where the mount with this id is mounted.  By id, not by device: a btrfs subvolume has a device
@@ -798,5 +814,19 @@ mod tests {
         assert_eq!(find(40), Some(PathBuf::from("/mnt/a b")));
         assert_eq!(find(41), Some(PathBuf::from("/mnt")));
         assert_eq!(find(9), None);
+    }
+
+    #[test]
+    fn what_a_part_of_the_volume_shows_is_not_out_of_sight() {
+        let table = mounts::parse(
+            b"1 0 8:1 / / rw - ext4 a rw\n\
+            2 1 8:1 /self /self rw - ext4 a rw\n\
+            3 1 8:1 /part /mnt/part rw - ext4 a rw\n\
+            4 1 0:9 / /part/covered rw - tmpfs t rw\n\
+            5 1 0:9 / /proc rw - proc p rw\n\
+            6 1 8:1 / /mnt/whole rw - ext4 a rw\n",
+        );
+        let seen = seen(&table, Path::new("/"));
+        assert_eq!(seen, ["/self", "/part/covered"].map(PathBuf::from));
     }
 }

@@ -188,3 +188,58 @@ fn a_user_writes_to_files_of_the_same_user_that_cannot_be_read() {
     lab.run(&[], "chmod 600 full; echo new > full").expect(FAILED).says("undo needs of full");
     assert_eq!((lab.read("full"), mode("full")), ("old\n".into(), 0));
 }
+
+/// What programs try in each of its arguments; `$U` in front of a command has an ordinary user do
+/// it.
+const PROBE: &str = r#"
+ask() { said=$("$@" 2>/dev/null) && echo yes $said || echo no; }
+for dir; do
+  cd $dir
+  set -- "$(ask sh -c 'echo > new && rm new')" "$(ask sh -c ': < null')" "$(ask ./id -u)" \
+    "$(ask $U ./id -u)" "$(ask test -s link)"
+  echo "$(cat name): writes $1, opens a device $2, executes $3, becomes $4, follows $5"
+done
+"#;
+
+/// Each limit, of a mount of a part of the volume and of another file system: what programs try
+/// there, they are answered natively, in a run, and (where one can begin) below a view's path.
+#[test]
+fn a_mount_allows_inside_what_it_allows_outside() {
+    let lab = lab!();
+    if find_program("setpriv").is_none() || find_program("unshare").is_none() {
+        skip!("no setpriv or no unshare (package util-linux)");
+    }
+    lab.write("probe", PROBE);
+    let script = r#"set -e; umask 022; chmod 755 .
+        for l in ro nosuid nodev noexec nosymfollow; do
+          mkdir part.$l far.$l; mount --bind part.$l part.$l
+          mount -t tmpfs -o mode=755 none far.$l; dirs="$dirs $PWD/part.$l $PWD/far.$l"
+          for d in part.$l far.$l; do
+            cp "$(command -v id)" $d/id; chmod 4755 $d/id; ln -s id $d/link; echo $d > $d/name
+            mknod $d/null c 1 3; chmod 666 $d/null; mount -o remount,bind,$l $d
+          done
+        done
+        sh probe $dirs; sh probe $dirs > native
+        SYSTX_ONE_FILE_SYSTEM= $SYSTX run -- sh probe $dirs > inside; diff native inside >&2
+        # Where something can be written a view can begin; nobody else gets into it.
+        U=; : > native; : > inside
+        for l in nosuid nodev noexec nosymfollow; do
+          sh probe $PWD/part.$l >> native
+          set -- $($SYSTX begin $PWD/part.$l 2> hints)
+          sh probe $2 >> inside; $SYSTX abort $1 2> hints
+        done
+        diff native inside >&2"#;
+    let done = apart(&lab, script).ok();
+    for limited in [
+        "ro: writes no, opens a device yes, executes yes 0, becomes yes 0, follows yes",
+        "nosuid: writes yes, opens a device yes, executes yes 0, becomes yes 12041, follows yes",
+        "nodev: writes yes, opens a device no, executes yes 0, becomes yes 0, follows yes",
+        "noexec: writes yes, opens a device yes, executes no, becomes no, follows yes",
+        "nosymfollow: writes yes, opens a device yes, executes yes 0, becomes yes 0, follows no",
+    ] {
+        for place in ["part", "far"] {
+            assert!(done.out.contains(&format!("{place}.{limited}\n")), "{limited}: {done}");
+        }
+    }
+    lab.kill_all();
+}

@@ -1,5 +1,6 @@
 //! /proc/self/mountinfo (proc_pid_mountinfo(5)), and which of its mounts can be reached by path.
 
+use rustix::mount::MountAttrFlags;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -22,8 +23,16 @@ pub struct Mount {
     pub fs: String,
     /// What is mounted, as whoever mounted it named it.
     pub source: PathBuf,
-    /// The mount (not the superblock) is read-only.
-    pub read_only: bool,
+    /// What the mount (not the superblock) does not allow.
+    pub limits: MountAttrFlags,
+}
+
+impl Mount {
+    /// Nothing can be changed through it.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.limits.contains(MountAttrFlags::MOUNT_ATTR_RDONLY)
+    }
 }
 
 /// A line that is not as proc_pid_mountinfo(5) says.
@@ -54,9 +63,9 @@ pub fn parse(text: &[u8]) -> Result<Vec<Mount>, ParseError> {
 
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let m = Mounted::read(line)?;
-    let read_only = m.is_read_only();
+    let limits = MountAttrFlags::from_bits_retain(m.limits());
     let Mounted { id, parent, dev, root, at, fs, source, .. } = m;
-    Some(Mount { id, parent, dev, root, at, fs, source, read_only })
+    Some(Mount { id, parent, dev, root, at, fs, source, limits })
 }
 
 /// The mounts that a path walk from `/` can reach, at most one per path, parents before children.

@@ -16,9 +16,11 @@
 //!
 //! The table is then walked in path order, parents first.  A piece of the host is cloned
 //! recursively, because an unprivileged user may not separate a mount from what is mounted in it;
-//! what came along that way is not cloned again, only made read-only.
+//! what came along that way is not cloned again, only made read-only.  What the host's mount of a
+//! part of a volume does not allow (`noexec`, say), the view's there does not allow either.
 
 use crate::mountinfo::{Mount, holding, visible};
+use rustix::mount::MountAttrFlags;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -86,10 +88,12 @@ pub enum Step {
         /// Where.
         at: PathBuf,
     },
-    /// Makes the one mount at this place read-only.
-    ReadOnly {
+    /// Takes something from what the one mount at this place allows.
+    Limit {
         /// Where.
         at: PathBuf,
+        /// What it does not allow from then on.
+        limits: MountAttrFlags,
     },
     /// Mounts an empty tmpfs.
     Private {
@@ -135,7 +139,21 @@ struct Place {
     kind: Kind,
     /// It is a mount of its own on the host.
     mounted: bool,
-    read_only: bool,
+    /// What the mount that shows it on the host does not allow.
+    limits: MountAttrFlags,
+}
+
+impl Place {
+    /// Of no mount of its own, and without limits.
+    fn plain(kind: Kind) -> Place {
+        Place { kind, mounted: false, limits: MountAttrFlags::empty() }
+    }
+
+    /// The step by which the view's mount gets the limits of the host's.
+    fn limit(&self, at: PathBuf) -> Option<Step> {
+        let limits = self.limits;
+        (!limits.is_empty()).then_some(Step::Limit { at, limits })
+    }
 }
 
 /// Plans the root of a view.
@@ -225,7 +243,7 @@ fn places(
                 && holding(visible, &at).is_some_and(|m| m.id == mount.id)
             {
                 let kind = Kind::Volume(n, PathBuf::new());
-                table.insert(at, Place { kind, mounted: false, read_only: false });
+                table.insert(at, Place { limits: mount.limits, ..Place::plain(kind) });
             }
         }
         if !within && kind == Kind::Host && same().next().is_some() {
@@ -234,14 +252,14 @@ fn places(
                 mount.at.display()
             ));
         }
-        let place = Place { kind, mounted: true, read_only: mount.read_only };
+        let place = Place { kind, mounted: true, limits: mount.limits };
         table.insert(mount.at.clone(), place);
     }
     for tree in KERNEL_TREES.map(PathBuf::from) {
-        table.entry(tree).or_insert(Place { kind: Kind::AsIs, mounted: false, read_only: false });
+        table.entry(tree).or_insert(Place::plain(Kind::AsIs));
     }
     for (at, mode) in &wish.private {
-        let place = Place { kind: Kind::Private(*mode), mounted: false, read_only: false };
+        let place = Place::plain(Kind::Private(*mode));
         if *at == wish.volume {
             notes.push(format!("{} is the volume itself: not private", at.display()));
         } else {
@@ -249,8 +267,7 @@ fn places(
         }
     }
     for at in wish.passthrough.iter().chain(&wish.unprotected) {
-        let place = Place { kind: Kind::Passthrough, mounted: false, read_only: false };
-        table.insert(at.clone(), place);
+        table.insert(at.clone(), Place::plain(Kind::Passthrough));
     }
     table
 }
@@ -269,16 +286,21 @@ fn hide_in_private(table: &mut BTreeMap<PathBuf, Place>, private: &[(PathBuf, u3
 }
 
 fn steps(table: &BTreeMap<PathBuf, Place>) -> Vec<Step> {
-    let mut steps = Vec::new();
+    let (mut steps, mut last) = (Vec::new(), None);
     for (at, place) in table {
         let above = at.ancestors().skip(1).find_map(|p| table.get(p)).map(|p| &p.kind);
         // The clone of the parent brought it along.
         let came_along = matches!(above, Some(Kind::Host | Kind::AsIs | Kind::Passthrough));
         let at = at.clone();
         match &place.kind {
-            Kind::Volume(n, _) if above.is_none() => steps.push(Step::RootVolume(*n)),
+            Kind::Volume(n, _) if above.is_none() => {
+                steps.push(Step::RootVolume(*n));
+                // Pieces that are cloned of it would have its limits.
+                last = place.limit(at);
+            }
             Kind::Volume(n, sub) => {
-                steps.push(Step::Volume { volume: *n, sub: sub.clone(), at });
+                steps.push(Step::Volume { volume: *n, sub: sub.clone(), at: at.clone() });
+                steps.extend(place.limit(at));
             }
             Kind::Private(mode) => steps.push(Step::Private { at, mode: *mode }),
             Kind::Host => {
@@ -288,8 +310,9 @@ fn steps(table: &BTreeMap<PathBuf, Place>) -> Vec<Step> {
                     steps.push(Step::Host { at: at.clone() });
                 }
                 // What is excluded from isolation is, with all that is mounted in it.
-                if !place.read_only && !matches!(above, Some(Kind::Passthrough)) {
-                    steps.push(Step::ReadOnly { at });
+                let limits = MountAttrFlags::MOUNT_ATTR_RDONLY;
+                if !place.limits.contains(limits) && !matches!(above, Some(Kind::Passthrough)) {
+                    steps.push(Step::Limit { at, limits });
                 }
             }
             Kind::AsIs => {
@@ -306,6 +329,7 @@ fn steps(table: &BTreeMap<PathBuf, Place>) -> Vec<Step> {
             }
         }
     }
+    steps.extend(last);
     steps
 }
 
@@ -345,8 +369,11 @@ pub fn further(mounts: &[Mount], volume: &Path, excluded: &[PathBuf]) -> Vec<Pat
         });
         transient || in_kernel_tree(at) || excluded.iter().any(|e| at.starts_with(e))
     };
-    let mut found: Vec<&Mount> =
-        visible.iter().copied().filter(|m| is_local(m) && !m.read_only && !out(&m.at)).collect();
+    let mut found: Vec<&Mount> = visible
+        .iter()
+        .copied()
+        .filter(|m| is_local(m) && !m.is_read_only() && !out(&m.at))
+        .collect();
     found.sort_by_key(|m| (m.root.components().count(), m.at.components().count()));
     let mut taken = vec![first];
     let mut roots = Vec::new();

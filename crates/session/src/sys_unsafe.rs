@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
+use rustix::mount::MountAttrFlags;
 use rustix::process::Pid;
 use std::ffi::{CStr, CString, c_char};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -168,8 +169,8 @@ pub(crate) fn signalfd(signals: &[i32]) -> Result<OwnedFd> {
     }
 }
 
-/// Makes the one mount that `fd` is the root of read-only.
-pub(crate) fn mount_read_only(fd: BorrowedFd<'_>) -> Result<()> {
+/// Takes from what the one mount that `fd` is the root of allows.
+pub(crate) fn limit_mount(fd: BorrowedFd<'_>, limits: MountAttrFlags) -> Result<()> {
     // struct mount_attr, include/uapi/linux/mount.h, version 0.
     #[repr(C)]
     struct MountAttr {
@@ -178,8 +179,8 @@ pub(crate) fn mount_read_only(fd: BorrowedFd<'_>) -> Result<()> {
         propagation: u64,
         userns_fd: u64,
     }
-    const MOUNT_ATTR_RDONLY: u64 = 1;
-    let attr = MountAttr { set: MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, userns_fd: 0 };
+    let set = u64::from(limits.bits());
+    let attr = MountAttr { set, clear: 0, propagation: 0, userns_fd: 0 };
     // SAFETY: the path is a C string, the attribute block is of the length that is passed, and both
     // live through the call.
     let r = unsafe {

@@ -285,7 +285,7 @@ impl Builder<'_> {
             Step::RootVolume(_) | Step::RootHost => Ok(()),
             Step::Volume { volume, sub, at } => self.volume(*volume, sub, at),
             Step::Host { at } => self.host(at),
-            Step::ReadOnly { at } => self.read_only(at),
+            Step::Limit { at, limits } => self.limit(at, *limits),
             Step::Private { at, mode } => self.private(at, *mode),
         }
     }
@@ -315,7 +315,7 @@ impl Builder<'_> {
             Err(Errno::NOENT | Errno::NOTDIR) if !sub.as_os_str().is_empty() => {
                 self.notes.push(format!("{}: not part of the view, read-only", at.display()));
                 self.host(at)?;
-                self.read_only(at)
+                self.limit(at, MountAttrFlags::MOUNT_ATTR_RDONLY)
             }
             Err(e) => Err(failed("clone the view's", sub.to_owned())(e)),
         }
@@ -339,7 +339,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn read_only(&mut self, at: &Path) -> Done<()> {
+    fn limit(&mut self, at: &Path, limits: MountAttrFlags) -> Done<()> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let place = match self.mount_at(at) {
             Some(mount) => rustix::io::dup(mount),
@@ -354,10 +354,10 @@ impl Builder<'_> {
             Err(e) if e == Errno::NOENT || out_of_reach(e) => return Ok(()),
             Err(e) => return Err(failed("open", at.to_owned())(e)),
         };
-        match sys_unsafe::mount_read_only(place.as_fd()) {
+        match sys_unsafe::limit_mount(place.as_fd(), limits) {
             // Not the root of a mount: it was left out above.
             Err(Errno::INVAL) => Ok(()),
-            other => other.map_err(failed("make read-only", at.to_owned())),
+            other => other.map_err(failed("limit the mount at", at.to_owned())),
         }
     }
 

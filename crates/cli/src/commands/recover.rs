@@ -142,7 +142,7 @@ mod tests {
             dev: (rustix::fs::major(dev), rustix::fs::minor(dev)),
             root: "/".into(),
             at: dir.path().into(),
-            read_only: false,
+            limits: rustix::mount::MountAttrFlags::empty(),
             fs: "ext4".into(),
             source: "/dev/sda1".into(),
         };

@@ -73,7 +73,7 @@ impl Transaction {
             // Each engine has a clock of its own: seniority on one means nothing on another.
             let timestamp = options.timestamp.filter(|_| first);
             let (options, terms) = (BeginOptions { timestamp, ..options.clone() }, terms.clone());
-            let seen = (ids.clone(), volume.mount_points(unprotected));
+            let seen = (ids.clone(), volume.mount_points(unprotected, true));
             let (volume, alarm) = (Arc::clone(volume), Arc::clone(&alarm));
             match Transaction::begin_over(id, volume, terms, options, seen, alarm) {
                 Ok(part) => parts.push(part),

@@ -6,13 +6,16 @@ fn paths(mounts: &[&Mount]) -> Vec<(u64, String)> {
 
 #[test]
 fn escapes_optional_fields_and_options() {
-    let text = br"36 35 98:0 /mnt1 /mnt\0402\134x ro,noatime master:1 shared:2 - ext3 /dev/root rw
+    let text =
+        br"36 35 98:0 /mnt1 /mnt\0402\134x ro,noexec,noatime master:1 shared:2 - ext3 /dev/root rw
 ";
     let mounts = parse(text).unwrap();
     assert_eq!(mounts[0].at, Path::new(r"/mnt 2\x"));
     assert_eq!(mounts[0].root, Path::new("/mnt1"));
     assert_eq!((mounts[0].dev, mounts[0].fs.as_str()), ((98, 0), "ext3"));
-    assert!(mounts[0].read_only);
+    assert!(mounts[0].is_read_only());
+    let limits = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    assert_eq!(mounts[0].limits, limits);
     assert!(parse(b"36 35 98:0 / /x rw shared:1 ext3").is_err());
     assert!(parse(b"nonsense").is_err());
 }

@@ -51,7 +51,12 @@ fn show(plan: &Plan) -> Vec<String> {
                 format!("volume {volume}: {} <- {}", at.display(), sub.display())
             }
             Step::Host { at } => format!("host {}", at.display()),
-            Step::ReadOnly { at } => format!("ro {}", at.display()),
+            Step::Limit { at, limits } => {
+                let all = systx_base::proc::LIMITS;
+                let names = all.iter().filter(|(_, limit)| limits.bits() & limit != 0);
+                let names: Vec<_> = names.map(|(name, _)| *name).collect();
+                format!("{} {}", names.join(","), at.display())
+            }
             Step::Private { at, mode } => format!("private {} {mode:o}", at.display()),
         })
         .collect()
@@ -195,6 +200,38 @@ fn mounts_that_are_read_only_already_are_left_alone() {
     let plan =
         plan(&parse(text).unwrap(), &Wish { volume: "/".into(), ..Wish::default() }).unwrap();
     assert_eq!(show(&plan), ["volume / <- .", "host /dev", "host /proc", "host /sys", "host /usr"]);
+}
+
+/// By whichever mount: of the volume, of a part of it, of a further one, of a directory around it.
+#[test]
+fn a_view_allows_no_more_than_the_hosts_mount_at_the_same_place() {
+    let text = b"1 0 8:1 / / rw,nosuid - ext4 a rw
+2 1 8:2 / /home rw,nodev,noexec,relatime - ext4 b rw
+3 1 8:1 /srv/data /data ro,nosymfollow - ext4 a rw
+4 1 0:30 /@srv /srv rw - btrfs c rw
+5 1 0:30 / /mnt/top rw,noexec - btrfs c rw
+";
+    let others = ["/home", "/srv"].map(PathBuf::from).to_vec();
+    let wish = Wish { volume: "/".into(), others, ..Wish::default() };
+    assert_eq!(
+        show(&plan(&parse(text).unwrap(), &wish).unwrap()),
+        [
+            "volume / <- .",
+            "volume /data <- srv/data",
+            "ro,nosymfollow /data",
+            "host /dev",
+            "volume 1: /home <- ",
+            "nodev,noexec /home",
+            "host /mnt/top",
+            "ro /mnt/top",
+            "volume 2: /mnt/top/@srv <- ",
+            "noexec /mnt/top/@srv",
+            "host /proc",
+            "volume 2: /srv <- ",
+            "host /sys",
+            "nosuid /",
+        ]
+    );
 }
 
 #[test]
