@@ -95,3 +95,100 @@ fn calls_answer_as_natively_on_btrfs() {
 fn calls_answer_as_natively_on_tmpfs() {
     on(Fs::Tmpfs);
 }
+
+/// The project of each file and directory below the argument.
+const PROJECTS: &str = r#"
+import fcntl, os, stat, struct, sys
+def project(name, give=None):
+    told, fd = bytearray(28), os.open(name, os.O_RDONLY)
+    fcntl.ioctl(fd, 0x801c581f, told)
+    flags, size, extents, number = struct.unpack_from('4I', told)
+    if give:
+        struct.pack_into('4I', told, 0, flags | 0x200 * os.path.isdir(name), size, extents, give)
+        fcntl.ioctl(fd, 0x401c5820, told)
+    os.close(fd)
+    return number, bool(flags & 0x200)
+def show(top):
+    for at, dirs, files in sorted(os.walk(top)):
+        for name in sorted(dirs + files):
+            path = os.path.join(at, name)
+            mode = os.lstat(path).st_mode
+            if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+                print(os.path.relpath(path, top), *project(path))
+def prepare(top):
+    os.chdir(top)
+    for name, number in ('given', 7), ('other', 8):
+        os.mkdir(name)
+        project(name, number)
+        for n in 'old', 'kept', 'goes':
+            open(f'{name}/{n}', 'w').write(n)
+    for name in 'alone', 'free', 'linked':
+        open(name, 'w').write(name)
+    project('alone', 9)
+    os.mkdir('given/dir')
+    os.symlink('alone', 'alone-link')
+prepare(sys.argv[2]) if sys.argv[1] == 'prepare' else show(sys.argv[2])
+"#;
+
+const IN_PROJECTS: &str = r#"
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(call, *names):
+    try: print(*names, call(*names) or 'ok')
+    except OSError as e: print(*names, errno.errorcode[e.errno])
+def exchange(a, b):
+    if libc.renameat2(-100, a.encode(), -100, b.encode(), 2): raise OSError(ctypes.get_errno(), '')
+for n in range(300): open(f'given/{n}', 'w').write(str(n))
+open('given/large', 'w').write('x' * 3000000)
+os.makedirs('given/d/e')
+for place in 'given/d/f', 'given/d/e/f', 'given/old', 'given/kept', 'alone':
+    open(place, 'w').write('new' * 1000)
+os.symlink('old', 'given/link')
+os.makedirs('made/e')
+open('made/f', 'w').write('f')
+for names in [
+        ('free', 'given/free'), ('given/old', 'other/x'), ('made', 'given/made'),
+        ('made/f', 'given/f'), ('given/d/f', 'given/g'), ('given/goes', 'gone'),
+        ('given/dir', 'made/dir'), ('made/dir', 'other/e'), ('free', 'given/old'),
+        ('given/2', 'given/d/2'), ('alone-link', 'given/alone-link')]:
+    attempt(os.rename, *names)
+for names in [
+        ('linked', 'given/linked'), ('given/1', 'given/one'), ('given/1', 'other/one'),
+        ('given/3', 'three')]:
+    attempt(os.link, *names)
+for names in [('free', 'given/old'), ('given/4', 'given/d'), ('given/5', 'other/old')]:
+    attempt(exchange, *names)
+"#;
+
+/// Directories that give a project to all that is in them: the file system moves nothing else into
+/// them, which is not the time to find out after the decision.
+#[test]
+fn what_is_made_in_a_project_belongs_to_it() {
+    if find_program("python3").is_none() {
+        skip!("no python3 to make the calls");
+    }
+    let lab = match Lab::on(Fs::Xfs) {
+        Ok(lab) => lab,
+        Err(why) => skip!("xfs: {why}"),
+    };
+    lab.write("projects.py", PROJECTS);
+    lab.write("work.py", IN_PROJECTS);
+    for place in ["native", "run"] {
+        lab.native(&format!("mkdir {place} && python3 projects.py prepare {place}")).ok();
+    }
+    let projects = |place| lab.native(&format!("python3 projects.py show {place}")).ok().out;
+    let before = projects("run");
+    let native = lab.native("cd native && python3 ../work.py").ok();
+    let run = lab.run(&[], "cd run && python3 ../work.py").ok();
+    let found = differences(&native, &run, "run");
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert!(native.out.contains("EXDEV"), "{native}");
+    let native = Tree::capture(lab.path("native"));
+    native.assert_same(&Tree::capture(lab.path("run")), "native against committed");
+    let after = projects("run");
+    assert_eq!(after, projects("native"));
+    for (how, want) in [("undo", before), ("redo", after)] {
+        lab.do_systx([how]).ok();
+        assert_eq!(projects("run"), want, "{how}");
+    }
+}

@@ -15,7 +15,8 @@ use systx_base::{Kind, Time, mix};
 use systx_lfs::format::{BLOCK, INO_MAX, Ino, ROOT};
 use systx_lfs::{Attrs, Clock, Ops, Volume};
 use systx_store::io::{
-    Class, Fixed, FsInfo, Handle, HostId, ListItem, Moment, Moments, Open, Openers, Stat, Tree,
+    Class, Fixed, FsInfo, Handle, HostId, ListItem, Moment, Moments, Open, Openers, Project, Stat,
+    Tree,
 };
 use systx_store::writeset::{Content, Origin, WriteSet};
 
@@ -357,6 +358,9 @@ impl Tree for VolumeTree {
     }
     fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat> {
         self.at(at, name, |ops, ino| self.stat_of(ops, ino))
+    }
+    fn project(&self, _: &Handle, _: &[u8]) -> Result<Project> {
+        Ok(Project::default())
     }
     fn stat(&self, h: &Handle) -> Result<Stat> {
         self.stat_at(h, b"")

@@ -16,7 +16,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::sync::atomic::Ordering;
 use systx_base::{Gid, Kind, Time, Uid};
 use systx_store::io::{
-    Class, Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat, Tree,
+    Class, Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Project, Rename, Stat, Tree,
 };
 
 const DEV: u64 = 0x51;
@@ -280,6 +280,10 @@ impl Tree for SimFs {
         Ok(Fixed::No)
     }
 
+    fn project(&self, at: &Handle, name: &[u8]) -> Result<Project> {
+        self.stat_at(at, name).map(|_| Project::default())
+    }
+
     fn is_settled(&self, _: Time) -> bool {
         false
     }
@@ -535,6 +539,10 @@ impl Io for SimFs {
                 Ok(())
             },
         )
+    }
+
+    fn set_project(&self, _: &Handle, _: &[u8], _: Project) -> Result<()> {
+        Err(Errno::OPNOTSUPP.into())
     }
 
     fn set_mode(&self, at: &Handle, name: &[u8], mode: u32) -> Result<()> {

@@ -10,7 +10,9 @@ use rustix::io::Errno;
 use std::io::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use systx_base::{Gid, Kind, Time, Uid};
-use systx_store::io::{Fixed, FsInfo, Handle, Io, ListItem, Open, Openers, Rename, Stat, Tree};
+use systx_store::io::{
+    Fixed, FsInfo, Handle, Io, ListItem, Open, Openers, Project, Rename, Stat, Tree,
+};
 
 /// Which call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -279,6 +281,9 @@ impl Tree for Intercept {
     fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed> {
         self.get(Op::Stat, Some((at, name)), |s| s.fixed(at, name))
     }
+    fn project(&self, at: &Handle, name: &[u8]) -> Result<Project> {
+        self.get(Op::Stat, Some((at, name)), |s| s.project(at, name))
+    }
     fn is_settled(&self, changed: Time) -> bool {
         self.sim.is_settled(changed)
     }
@@ -388,6 +393,9 @@ impl Io for Intercept {
     }
     fn set_mode(&self, at: &Handle, name: &[u8], mode: u32) -> Result<()> {
         self.set(Op::SetMode, Some((at, name)), |s| s.set_mode(at, name, mode))
+    }
+    fn set_project(&self, at: &Handle, name: &[u8], project: Project) -> Result<()> {
+        self.set(Op::SetMode, Some((at, name)), |s| s.set_project(at, name, project))
     }
     fn set_owner(&self, at: &Handle, name: &[u8], uid: Uid, gid: Gid) -> Result<()> {
         self.set(Op::SetOwner, Some((at, name)), |s| s.set_owner(at, name, uid, gid))

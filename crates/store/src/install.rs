@@ -188,7 +188,15 @@ impl<'a> Install<'a> {
 
     /// Makes the new files among these names that can be made now.
     fn make_ahead(&mut self, binds: &[usize]) -> Step<()> {
-        let mut orders: Vec<_> = binds.iter().filter_map(|i| self.order(*i)).collect();
+        let mut orders = Vec::new();
+        for i in binds {
+            let Some(order) = self.order(*i) else { continue };
+            // What is to belong to a project is made in its turn.
+            let dir = self.site.commit.set.binds[*i].dir;
+            if order.place.of.is_some() || self.site.given_by(dir)?.is_none() {
+                orders.push(order);
+            }
+        }
         ahead::make(self.site.env, &mut orders)?;
         for Order { ix, place, made, .. } in orders {
             let Some(stat) = made else { continue };

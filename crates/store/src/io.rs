@@ -69,6 +69,16 @@ pub enum Fixed {
     Immutable,
 }
 
+/// The project that an object belongs to, where a file system keeps such (for quotas of trees).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Project {
+    /// Its number; 0: none.
+    pub id: u32,
+    /// Of a directory: what is made in it belongs to it as well, and nothing of another project is
+    /// linked or moved into it (`EXDEV`).
+    pub given: bool,
+}
+
 /// What one `statx` tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stat {
@@ -228,6 +238,8 @@ pub trait Tree: Send + Sync {
     /// Whether an entry is kept from being changed, whoever wants to; of a file system that knows
     /// nothing of it nothing is.
     fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed>;
+    /// The project of an entry; none also where that cannot be asked.
+    fn project(&self, at: &Handle, name: &[u8]) -> Result<Project>;
     /// Calls `each` for every name, in the file system's order, until it returns false.
     fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()>;
     /// The path of a directory below the root, where the tree itself knows it; `Unsupported` where
@@ -334,6 +346,8 @@ pub trait Io: Tree {
     fn set_mode(&self, at: &Handle, name: &[u8], mode: u32) -> Result<()>;
     /// Sets owner and group.
     fn set_owner(&self, at: &Handle, name: &[u8], uid: Uid, gid: Gid) -> Result<()>;
+    /// Has a file or directory belong to a project.
+    fn set_project(&self, at: &Handle, name: &[u8], project: Project) -> Result<()>;
     /// Sets access and modification time; `None` leaves one alone.
     fn set_times(
         &self,

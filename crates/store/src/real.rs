@@ -15,7 +15,9 @@
 
 use crate::class;
 use crate::host_locks::LockRange;
-use crate::io::{Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat, Tree};
+use crate::io::{
+    Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Project, Rename, Stat, Tree,
+};
 use crate::quota::Quotas;
 use crate::real_unsafe::{Lease, own_umask, probe_lease};
 use by_hand::{copy_by_hand, fill_with_zeros};
@@ -470,6 +472,14 @@ impl Io for RealIo {
         let group = Some(sys::Gid::from_raw(gid));
         let flags = if name.is_empty() { AtFlags::EMPTY_PATH } else { AtFlags::SYMLINK_NOFOLLOW };
         sys::chownat(fd(at), name, owner, group, flags).map_err(errno)
+    }
+
+    fn set_project(&self, at: &Handle, name: &[u8], project: Project) -> Result<()> {
+        let wanted = self.file_attr(at, name)?.of_project(project);
+        match self.opened_by_kind(at, name)? {
+            Some(opened) => wanted.set(opened.as_fd()),
+            None => wanted.set_at(fd(at), &std::ffi::CString::new(name)?),
+        }
     }
 
     fn set_times(

@@ -1,9 +1,12 @@
 //! The few system calls of [`crate::real`] that `rustix` does not wrap, or not safely: leases and
-//! locks that belong to an open file description, a thread's own umask, and the number of a btrfs.
+//! locks that belong to an open file description, a thread's own umask, the number of a btrfs, and
+//! projects.
 //! Nothing else in this crate is unsafe.
 
 #![allow(unsafe_code)]
 
+use crate::io::Project;
+use std::ffi::CStr;
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -72,6 +75,104 @@ pub(crate) fn btrfs_id(fd: BorrowedFd<'_>) -> Option<[u8; 16]> {
     let done = unsafe { libc::ioctl(fd.as_raw_fd(), FS_INFO, args.as_mut_ptr()) };
     let bytes: Vec<u8> = args.iter().flat_map(|n| n.to_ne_bytes()).collect();
     bytes.get(AT..)?.first_chunk().copied().filter(|_| done == 0)
+}
+
+/// `struct file_attr` (linux/fs.h).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct FileAttr {
+    xflags: u64,
+    extsize: u32,
+    nextents: u32,
+    projid: u32,
+    cowextsize: u32,
+}
+
+/// `struct fsxattr` (linux/fs.h).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FsXattr {
+    xflags: u32,
+    extsize: u32,
+    nextents: u32,
+    projid: u32,
+    cowextsize: u32,
+    pad: [u8; 8],
+}
+
+impl FileAttr {
+    /// `FS_XFLAG_PROJINHERIT`.
+    const GIVEN: u64 = 0x200;
+
+    pub(crate) fn project(self) -> Project {
+        Project { id: self.projid, given: self.xflags & FileAttr::GIVEN != 0 }
+    }
+
+    pub(crate) fn of_project(self, project: Project) -> FileAttr {
+        let given = if project.given { FileAttr::GIVEN } else { 0 };
+        FileAttr { projid: project.id, xflags: self.xflags | given, ..self }
+    }
+
+    /// Of an open file or directory.
+    pub(crate) fn of(fd: BorrowedFd<'_>) -> Result<FileAttr> {
+        const FSGETXATTR: libc::Ioctl = 0x801c_581f_u32 as libc::Ioctl;
+        let mut told = FsXattr::default();
+        // SAFETY: the call writes a structure of 28 bytes, which `told` is and which lives for the
+        // whole call; `fd` is open.
+        let done = unsafe { libc::ioctl(fd.as_raw_fd(), FSGETXATTR, &raw mut told) };
+        let FsXattr { xflags, extsize, nextents, projid, cowextsize, .. } = told;
+        let told = FileAttr { xflags: xflags.into(), extsize, nextents, projid, cowextsize };
+        if done == 0 { Ok(told) } else { Err(Error::last_os_error()) }
+    }
+
+    /// For an open file or directory.
+    pub(crate) fn set(self, fd: BorrowedFd<'_>) -> Result<()> {
+        const FSSETXATTR: libc::Ioctl = 0x401c_5820_u32 as libc::Ioctl;
+        let FileAttr { xflags, extsize, nextents, projid, cowextsize } = self;
+        let xflags = xflags as u32;
+        let wanted = FsXattr { xflags, extsize, nextents, projid, cowextsize, pad: [0; 8] };
+        // SAFETY: the call reads a structure of 28 bytes, which `wanted` is and which lives for the
+        // whole call; `fd` is open.
+        let done = unsafe { libc::ioctl(fd.as_raw_fd(), FSSETXATTR, &raw const wanted) };
+        if done == 0 { Ok(()) } else { Err(Error::last_os_error()) }
+    }
+
+    /// Of an object of any kind, from Linux 6.17 on.
+    pub(crate) fn at(dir: BorrowedFd<'_>, name: &CStr) -> Result<FileAttr> {
+        const FILE_GETATTR: libc::c_long = 468;
+        let mut told = FileAttr::default();
+        // SAFETY: the name is a C string, the structure is of the length that is passed, and both
+        // live through the call; `dir` is open.
+        let done = unsafe {
+            libc::syscall(
+                FILE_GETATTR,
+                dir.as_raw_fd(),
+                name.as_ptr(),
+                &raw mut told,
+                size_of::<FileAttr>(),
+                libc::AT_SYMLINK_NOFOLLOW,
+            )
+        };
+        if done == 0 { Ok(told) } else { Err(Error::last_os_error()) }
+    }
+
+    /// For an object of any kind, from Linux 6.17 on.
+    pub(crate) fn set_at(self, dir: BorrowedFd<'_>, name: &CStr) -> Result<()> {
+        const FILE_SETATTR: libc::c_long = 469;
+        // SAFETY: the name is a C string, the structure is of the length that is passed, and both
+        // live through the call; `dir` is open.
+        let done = unsafe {
+            libc::syscall(
+                FILE_SETATTR,
+                dir.as_raw_fd(),
+                name.as_ptr(),
+                &raw const self,
+                size_of::<FileAttr>(),
+                libc::AT_SYMLINK_NOFOLLOW,
+            )
+        };
+        if done == 0 { Ok(()) } else { Err(Error::last_os_error()) }
+    }
 }
 
 /// Gives this thread a umask, working directory and root of its own, all as they are (unshare(2),

@@ -6,7 +6,7 @@ use crate::history::{CommitMeta, TxnKind};
 use crate::instance::Instance;
 pub use crate::interface::Store;
 use crate::io::{
-    Class, Fixed, FsInfo, Handle, Io, ListItem, Open, Openers, Rename, Stat, Tree as _,
+    Class, Fixed, FsInfo, Handle, Io, ListItem, Open, Openers, Project, Rename, Stat, Tree as _,
 };
 use crate::real::RealIo;
 use crate::writeset::{
@@ -422,6 +422,7 @@ impl crate::io::Tree for Dying {
         fn sync_data(&self, h: &Handle) -> Result<()>;
         fn openers(&self, h: &Handle) -> Result<Openers>;
         fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed>;
+        fn project(&self, at: &Handle, name: &[u8]) -> Result<Project>;
     }
 }
 
@@ -468,6 +469,7 @@ impl Io for Dying {
         fn unlink(&self, at: &Handle, name: &[u8]) -> Result<()>;
         fn rmdir(&self, at: &Handle, name: &[u8]) -> Result<()>;
         fn set_mode(&self, at: &Handle, name: &[u8], mode: u32) -> Result<()>;
+        fn set_project(&self, at: &Handle, name: &[u8], project: Project) -> Result<()>;
         fn set_owner(&self, at: &Handle, name: &[u8], uid: Uid, gid: Gid) -> Result<()>;
         fn set_times(&self, at: &Handle, name: &[u8], atime: Option<Time>, mtime: Option<Time>)
             -> Result<()>;

@@ -158,6 +158,34 @@ impl Reach {
         if fixed == Fixed::No || fixed == bearable { Ok(()) } else { Err(Errno::PERM) }
     }
 
+    /// What a file system that keeps projects does not move or link into a directory that gives its
+    /// project to all that is in it: an object of another one.
+    pub fn check_project(&self, st: &State, node: NodeId, dir: NodeId) -> Reply<()> {
+        let Some(wanted) = self.given_in(st, dir)? else { return Ok(()) };
+        let place = st.node(node)?.place.as_ref();
+        let has = match (&st.node(node)?.base, place) {
+            (Some(_), _) => {
+                let (dir, name) = self.backing_place(st, node)?;
+                self.tree().project(&dir, &name).map_err(errno)?.id
+            }
+            // Made in the transaction, where it is now.
+            (None, Some((above, _))) => self.given_in(st, *above)?.unwrap_or_default(),
+            _ => wanted,
+        };
+        if has == wanted { Ok(()) } else { Err(Errno::XDEV) }
+    }
+
+    /// The project that what is made in a directory gets: of a new directory, that of the existing
+    /// one around it.
+    fn given_in(&self, st: &State, mut dir: NodeId) -> Reply<Option<u32>> {
+        while let (None, Some((above, _))) = (&st.node(dir)?.base, &st.node(dir)?.place) {
+            dir = *above;
+        }
+        let handle = self.dir_handle(st, dir)?;
+        let project = self.tree().project(&handle, b"").map_err(errno)?;
+        Ok(project.given.then_some(project.id))
+    }
+
     /// That a name in a directory may be made; with `goes`, that one may go.
     pub fn check_names(&self, st: &mut State, dir: NodeId, goes: bool) -> Reply<()> {
         let bearable = if goes { Fixed::No } else { Fixed::Append };

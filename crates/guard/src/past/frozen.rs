@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::io::Result;
 use std::sync::Arc;
 use systx_base::{Kind, Time};
-use systx_store::io::{Fixed, FsInfo, Handle, HostId, ListItem, Open, Openers, Stat, Tree};
+use systx_store::io::{
+    Fixed, FsInfo, Handle, HostId, ListItem, Open, Openers, Project, Stat, Tree,
+};
 use systx_vfs::snapshot::{Frozen, Moment};
 
 /// What the view of a snapshot of the directories `roots` of a file system is made over.
@@ -131,6 +133,11 @@ impl Tree for PastTree {
     fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed> {
         let found = self.find(at, name)?;
         self.now.fixed(&found.handle, b"")
+    }
+
+    fn project(&self, at: &Handle, name: &[u8]) -> Result<Project> {
+        let found = self.find(at, name)?;
+        self.now.project(&found.handle, b"")
     }
 
     fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat> {

@@ -6,7 +6,7 @@
 use super::site::{Place, Site, Step};
 use crate::env::is;
 use crate::error::available;
-use crate::io::Stat;
+use crate::io::{Project, Stat};
 use crate::report::Outside;
 use crate::space::MARGIN;
 use crate::writeset::{Attrs, Content, Ix};
@@ -161,6 +161,10 @@ impl Site<'_> {
             io.set_owner(&new.dir, &new.name, stat.uid, stat.gid)?;
         }
         io.set_mode(&new.dir, &new.name, stat.mode)?;
+        let project = io.project(&old.dir, &old.name)?;
+        if project != Project::default() {
+            let _ = io.set_project(&new.dir, &new.name, project);
+        }
         for key in io.list_xattr(&old.dir, &old.name)? {
             let value = io.get_xattr(&old.dir, &old.name, &key)?;
             io.set_xattr(&new.dir, &new.name, &key, &value)?;

@@ -34,6 +34,7 @@ impl Install<'_> {
             self.site.env.io.open_dir(&place.dir, &place.name)
         };
         let dir = make().map_err(|e| self.site.stop(self.site.path(ix), e))?;
+        self.site.join_project(ix, &place)?;
         let stat =
             self.site.env.io.stat(&dir).map_err(|e| self.site.stop(self.site.path(ix), e))?;
         let state = self.site.state(ix);
@@ -49,6 +50,7 @@ impl Install<'_> {
     pub(super) fn build(&mut self, ix: Ix, place: &Place) -> Step<bool> {
         let made = self.create(ix, place);
         let Some(file) = self.site.soft(|s| s.path(ix), made)? else { return Ok(false) };
+        self.site.join_project(ix, place)?;
         // By its descriptor, where there is one: no name is looked up again.
         let at = file.map_or_else(|| place.clone(), Place::open);
         let stat = self.dress(ix, &at)?;

@@ -3,7 +3,7 @@
 use crate::content::copy_data;
 use crate::env::{Env, is, is_fatal};
 use crate::history::{Before, Commit, OldContent};
-use crate::io::{Handle, HostId, Rename, Stamp, Stat};
+use crate::io::{Handle, HostId, Project, Rename, Stamp, Stat};
 use crate::layout::{ensure_dir, history_name, temp_name};
 use crate::overlay::loses_number;
 use crate::report::{Outside, OutsideChange};
@@ -66,6 +66,8 @@ pub(super) struct State {
     /// What it was when it was made; a look that need not be repeated if it was not touched since.
     pub stamp: Option<Stamp>,
     pub busy: bool,
+    /// Of a directory that was asked: the project that it gives.
+    gives: Option<Option<Project>>,
 }
 
 /// See the module.
@@ -210,6 +212,33 @@ impl<'a> Site<'a> {
         let now = if second.is_ok() { to } else { from };
         io.set_mode(&now.dir, &now.name, stat.mode)?;
         second
+    }
+
+    /// The project that a directory gives to what is made in it.
+    pub(super) fn given_by(&mut self, dir: Ix) -> Step<Option<Project>> {
+        if let Some(known) = self.states[dir.0 as usize].gives {
+            return Ok(known);
+        }
+        let Some(handle) = self.dir_of(dir)? else { return Ok(None) };
+        let given = self.env.io.project(&handle, b"").ok().filter(|project| project.given);
+        self.state(dir).gives = Some(given);
+        Ok(given)
+    }
+
+    /// What was made in staging belongs to the project of a directory in which it gets a name, as
+    /// if it had been made there: into that one the file system moves nothing else.
+    pub(super) fn join_project(&mut self, ix: Ix, at: &Place) -> Step<()> {
+        for i in self.index.targets(ix).to_vec() {
+            let dir = self.commit.set.binds[i].dir;
+            if at.of != Some(dir)
+                && let Some(project) = self.given_by(dir)?
+            {
+                // What cannot have it is refused where it is moved, and reported.
+                let _ = self.env.io.set_project(&at.dir, &at.name, project);
+                break;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn sync(&self) -> Step<()> {

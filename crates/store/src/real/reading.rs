@@ -1,6 +1,8 @@
 //! What is read of a real file system.
 
 use super::*;
+use crate::real_unsafe::FileAttr;
+use std::ffi::CString;
 
 /// Refuses what is no regular file.
 fn is_file(opened: BorrowedFd<'_>) -> Result<()> {
@@ -21,6 +23,32 @@ impl RealIo {
         }?;
         Ok(File::handle(opened, writable))
     }
+
+    /// What is told of an entry, of which its project is a part.
+    pub(super) fn file_attr(&self, at: &Handle, name: &[u8]) -> Result<FileAttr> {
+        match self.opened_by_kind(at, name)? {
+            Some(opened) => FileAttr::of(opened.as_fd()),
+            None => FileAttr::at(fd(at), &CString::new(name)?),
+        }
+    }
+
+    /// An open file or directory; `None` for any other kind, which has no descriptor of its own.
+    pub(super) fn opened_by_kind(&self, at: &Handle, name: &[u8]) -> Result<Option<OwnedFd>> {
+        let path = self.entry(at, name)?;
+        let path = path.as_ref().map_or(fd(at), OwnedFd::as_fd);
+        let mode = sys::fstat(path)?.st_mode & 0o170000;
+        if mode != Kind::File.mode_bits() && mode != Kind::Dir.mode_bits() {
+            return Ok(None);
+        }
+        Ok(Some(open_again(path, OFlags::RDONLY)?))
+    }
+}
+
+/// The file system keeps no projects, or this cannot be asked.
+fn is_not_kept(e: &Error) -> bool {
+    let errno = Errno::from_io_error(e);
+    let none = [Errno::NOTTY, Errno::OPNOTSUPP, Errno::INVAL, Errno::NOSYS];
+    none.map(Some).contains(&errno) || [Errno::ACCESS, Errno::PERM].map(Some).contains(&errno)
 }
 
 impl Tree for RealIo {
@@ -77,6 +105,14 @@ impl Tree for RealIo {
         } else {
             Fixed::No
         })
+    }
+
+    fn project(&self, at: &Handle, name: &[u8]) -> Result<Project> {
+        match self.file_attr(at, name) {
+            Ok(told) => Ok(told.project()),
+            Err(e) if is_not_kept(&e) => Ok(Project::default()),
+            Err(e) => Err(e),
+        }
     }
 
     fn stat(&self, h: &Handle) -> Result<Stat> {

@@ -9,7 +9,9 @@ use std::io::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use systx_base::{Kind, Orders, Time, TxnId};
-use systx_store::io::{Class, Fixed, FsInfo, Handle, HostId, ListItem, Open, Openers, Stat, Tree};
+use systx_store::io::{
+    Class, Fixed, FsInfo, Handle, HostId, ListItem, Open, Openers, Project, Stat, Tree,
+};
 use systx_store::writeset::{Content, Data, Extent, NewKind, Object, Origin, SlotId, WriteSet};
 use systx_store::{
     ApplyError, ApplyReport, CheckpointError, CommitError, CommitMeta, Committed, Decision,
@@ -348,6 +350,9 @@ impl Tree for Memory {
     }
     fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed> {
         self.look(at, name, |_| Ok(Fixed::No))
+    }
+    fn project(&self, at: &Handle, name: &[u8]) -> Result<Project> {
+        self.look(at, name, |_| Ok(Project::default()))
     }
     fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()> {
         let node = self.look(dir, b"", |node| Ok(node.clone()))?;

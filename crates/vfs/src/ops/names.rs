@@ -225,6 +225,7 @@ impl View {
         }
         reach.check_names(&mut st, parent, false)?;
         reach.check_fixed(&mut st, node, Fixed::No)?;
+        reach.check_project(&st, node, parent)?;
         self.below.write_entry(&mut st, parent, name)?;
         let now = reach.now();
         st.bind((parent, name), Some(node), now)?;
@@ -302,9 +303,9 @@ impl View {
                 self.check_replace(&mut st, node, target, how)?;
             }
         }
-        self.check_movable(&st, node, how)?;
+        self.check_movable(&st, (node, from.0), to.0, how)?;
         if let (RenameHow::Exchange, Some(target)) = (how, target) {
-            self.check_movable(&st, target, how)?;
+            self.check_movable(&st, (target, to.0), from.0, how)?;
         }
         self.below.write_entry(&mut st, from.0, from.1)?;
         self.below.write_entry(&mut st, to.0, to.1)?;
@@ -358,8 +359,22 @@ impl View {
         if foreign || node == NodeId::ROOT { Err(Errno::BUSY) } else { Ok(()) }
     }
 
+    /// What the file system does not move from one directory to another.
+    fn check_movable(
+        &self,
+        st: &State,
+        (node, from): (NodeId, NodeId),
+        to: NodeId,
+        how: RenameHow,
+    ) -> Reply<()> {
+        if from != to {
+            self.reach().check_project(st, node, to)?;
+        }
+        self.check_renamed(st, node, how)
+    }
+
     /// What an overlay file system does not rename.
-    fn check_movable(&self, st: &State, node: NodeId, how: RenameHow) -> Reply<()> {
+    fn check_renamed(&self, st: &State, node: NodeId, how: RenameHow) -> Reply<()> {
         let reach = self.reach();
         let Some(overlay) = &reach.vol.overlay else { return Ok(()) };
         if how.leaves_whiteout() {
@@ -388,7 +403,7 @@ impl View {
             (false, true) => Err(Errno::ISDIR),
             (true, true) => {
                 // An overlay looks at that first.
-                self.check_movable(st, node, how)?;
+                self.check_renamed(st, node, how)?;
                 if self.below.is_empty(st, target)? { Ok(()) } else { Err(Errno::NOTEMPTY) }
             }
             _ => Ok(()),

@@ -123,6 +123,7 @@ impl Tree for Hooked {
         sync_data(h: &Handle) -> Out<()>;
         openers(h: &Handle) -> Out<Openers>;
         fixed(at: &Handle, name: &[u8]) -> Out<Fixed>;
+        project(at: &Handle, name: &[u8]) -> Out<Project>;
     }
     fn fs_info(&self) -> Out<FsInfo> {
         let info = self.io.fs_info()?;
@@ -163,6 +164,7 @@ impl Io for Hooked {
         unlink(at: &Handle, name: &[u8]) -> Out<()>;
         rmdir(at: &Handle, name: &[u8]) -> Out<()>;
         set_mode(at: &Handle, name: &[u8], mode: u32) -> Out<()>;
+        set_project(at: &Handle, name: &[u8], project: Project) -> Out<()>;
         set_owner(at: &Handle, name: &[u8], uid: Uid, gid: Gid) -> Out<()>;
         set_times(at: &Handle, name: &[u8], a: Option<Time>, m: Option<Time>) -> Out<()>;
         set_xattr(at: &Handle, name: &[u8], key: &[u8], value: &[u8]) -> Out<()>;
