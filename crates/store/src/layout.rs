@@ -263,28 +263,87 @@ pub(crate) fn remove_all(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<()> {
 /// Removes what has this name in this directory, and these attributes.
 pub(crate) type Unlink<'a> = dyn Fn(&Handle, &[u8], &Stat) -> Result<()> + 'a;
 
-/// As [`remove_all`]; `unlink` removes what is not a directory.
+/// As [`remove_all`]; `unlink` removes what is not a directory.  Not by recursion, and with few
+/// descriptors: trees may be deeper than a stack, and than the process may open files.
 pub(crate) fn remove_all_by(
     io: &dyn Io,
     at: &Handle,
     name: &[u8],
     unlink: &Unlink<'_>,
 ) -> Result<()> {
-    match io.stat_at(at, name) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(e),
-        Ok(stat) if stat.kind != systx_base::Kind::Dir => return unlink(at, name, &stat),
-        Ok(stat) => {
-            if stat.mode & 0o700 != 0o700 {
-                io.set_mode(at, name, 0o700)?;
-            }
+    let mut way = Way { io, top: at, levels: Vec::new() };
+    way.meet(name.to_vec(), unlink)?;
+    while let Some(level) = way.levels.last_mut() {
+        match level.left.pop() {
+            Some(child) => way.meet(child, unlink)?,
+            None => way.leave()?,
         }
     }
-    let dir = io.open_dir(at, name)?;
-    for child in names(io, &dir)? {
-        remove_all_by(io, &dir, &child, unlink)?;
+    Ok(())
+}
+
+/// So many directories on the way down are open at once.
+const OPEN_MAX: usize = 64;
+
+/// The directories that are being removed, each in the one before.
+struct Way<'a> {
+    io: &'a dyn Io,
+    top: &'a Handle,
+    levels: Vec<Level>,
+}
+
+/// A directory on the way: its name, what is left in it, and it open, of the last ones.
+struct Level {
+    name: Vec<u8>,
+    left: Vec<Vec<u8>>,
+    dir: Option<Handle>,
+}
+
+impl Way<'_> {
+    /// The directory in which the way ends, open.
+    fn end(&mut self) -> Result<Handle> {
+        let Some(last) = self.levels.last() else { return Ok(self.top.clone()) };
+        if let Some(dir) = &last.dir {
+            return Ok(dir.clone());
+        }
+        let mut dir = self.top.clone();
+        let first = self.levels.len().saturating_sub(OPEN_MAX);
+        for (i, level) in self.levels.iter_mut().enumerate() {
+            dir = self.io.open_dir(&dir, &level.name)?;
+            level.dir = (i >= first).then(|| dir.clone());
+        }
+        Ok(dir)
     }
-    io.rmdir(at, name)
+
+    /// Removes what has a name where the way ends, or goes on into it.
+    fn meet(&mut self, name: Vec<u8>, unlink: &Unlink<'_>) -> Result<()> {
+        let (io, at) = (self.io, self.end()?);
+        let stat = match io.stat_at(&at, &name) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        if stat.kind != systx_base::Kind::Dir {
+            return unlink(&at, &name, &stat);
+        }
+        if stat.mode & 0o700 != 0o700 {
+            io.set_mode(&at, &name, 0o700)?;
+        }
+        let dir = io.open_dir(&at, &name)?;
+        let mut left = names(io, &dir)?;
+        left.reverse();
+        if let Some(far) = self.levels.len().checked_sub(OPEN_MAX) {
+            self.levels[far].dir = None;
+        }
+        self.levels.push(Level { name, left, dir: Some(dir) });
+        Ok(())
+    }
+
+    /// Goes back from a directory that has become empty, and removes it.
+    fn leave(&mut self) -> Result<()> {
+        let Some(empty) = self.levels.pop() else { return Ok(()) };
+        let at = self.end()?;
+        self.io.rmdir(&at, &empty.name)
+    }
 }
 
 /// Where a file's last byte of data ends; behind it are only zeros.

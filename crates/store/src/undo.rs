@@ -312,23 +312,31 @@ impl<'a> Builder<'a> {
 
     /// A directory that the transaction brought back goes again with all that is in it: nothing
     /// below it may have changed since, but for changes that were taken back.
-    fn check_below(&mut self, dir: &Handle, path: &[u8], since: Time) -> Result<()> {
-        let mut emptied = self.emptied(dir, path)?;
-        for name in names(self.ground.tree, dir)? {
-            let below = join(path.to_vec(), &name);
-            let stat = self.ground.tree.stat_at(dir, &name)?;
-            emptied.names.insert(name.clone(), Some(stat.id));
-            // An overlay moves the change time of a directory that has lost what was copied up when
-            // it is listed.
-            let by_listing = self.ground.overlay && stat.kind == Kind::Dir;
-            if !self.returned.is_untouched(since, stat.stamp(), by_listing) {
-                self.overlap.insert(below);
-            } else if stat.kind == Kind::Dir {
-                let child = self.ground.tree.open_dir(dir, &name)?;
-                self.check_below(&child, &below, since)?;
+    fn check_below(&mut self, top: &Handle, path: &[u8], since: Time) -> Result<()> {
+        // By a list and not by recursion: trees may be deeper than a stack.  Each is opened in its
+        // turn: they may be many.
+        let mut todo = vec![(top.clone(), None::<Vec<u8>>, path.to_vec())];
+        while let Some((at, name, path)) = todo.pop() {
+            let dir = match name {
+                Some(name) => self.ground.tree.open_dir(&at, &name)?,
+                None => at,
+            };
+            let mut emptied = self.emptied(&dir, &path)?;
+            for name in names(self.ground.tree, &dir)? {
+                let below = join(path.clone(), &name);
+                let stat = self.ground.tree.stat_at(&dir, &name)?;
+                emptied.names.insert(name.clone(), Some(stat.id));
+                // An overlay moves the change time of a directory that has lost what was copied up
+                // when it is listed.
+                let by_listing = self.ground.overlay && stat.kind == Kind::Dir;
+                if !self.returned.is_untouched(since, stat.stamp(), by_listing) {
+                    self.overlap.insert(below);
+                } else if stat.kind == Kind::Dir {
+                    todo.push((dir.clone(), Some(name), below));
+                }
             }
+            self.out.emptied.push(emptied);
         }
-        self.out.emptied.push(emptied);
         Ok(())
     }
 

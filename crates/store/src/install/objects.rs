@@ -11,18 +11,30 @@ use std::io::{Error, Result};
 use systx_base::Kind;
 
 impl Install<'_> {
-    /// Makes a new directory out of sight: in staging, or inside another new one.
+    /// Makes a new directory out of sight: in staging, or inside another new one, which is made
+    /// first.  Not by recursion: trees may be deeper than a stack.
     pub(super) fn make_dir(&mut self, ix: Ix) -> Step<()> {
-        if self.site.state(ix).busy || self.site.dir_of(ix)?.is_some() {
-            return Ok(());
+        let (mut begun, mut at) = (Vec::new(), ix);
+        while self.site.object(at).is_new() && !self.site.state(at).busy {
+            if self.site.state(at).dir.is_some() {
+                break;
+            }
+            self.site.state(at).busy = true;
+            begun.push(at);
+            at = self.site.commit.set.binds[self.site.index.targets(at)[0]].dir;
         }
+        for ix in begun.iter().rev() {
+            self.site.state(*ix).busy = false;
+            if self.site.dir_of(*ix)?.is_none() {
+                self.make_dir_in(*ix)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a new directory, in the one that it is in if that is new and was made.
+    fn make_dir_in(&mut self, ix: Ix) -> Step<()> {
         let bind = &self.site.commit.set.binds[self.site.index.targets(ix)[0]];
-        if self.site.object(bind.dir).is_new() {
-            self.site.state(ix).busy = true;
-            let made = self.make_dir(bind.dir);
-            self.site.state(ix).busy = false;
-            made?;
-        }
         let parent = self.site.states[bind.dir.0 as usize].dir.clone();
         let inside = self.site.state(bind.dir).hidden;
         let place = match parent {

@@ -6,7 +6,7 @@ use crate::dir_store::tests::pretty;
 use crate::io::{Class, Io};
 use crate::testing::*;
 use crate::writeset::{Bind, Content, Ix, WriteSet};
-use crate::{ApplyReport, CommitMeta, TxnKind};
+use crate::{ApplyReport, CommitMeta, Keep, TxnKind};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -410,4 +410,40 @@ fn a_slot_in_a_new_directory_is_undone_on_every_class_of_file_system() {
         undo(&store, 1, 2);
         pretty(&format!("{class:?}"), &s.tree(), &before);
     }
+}
+
+/// Each new directory is made in the next one of the write set, on a stack that has no room for a
+/// frame of each.
+#[test]
+fn trees_may_be_deeper_than_a_stack() {
+    const DEEP: usize = 700;
+    let work = || {
+        let s = Scratch::new();
+        let (store, io) = (s.store(), s.io());
+        let mut ws = Ws::new(&*io);
+        let dirs: Vec<Ix> = (0..DEEP).map(|_| ws.mkdir()).collect();
+        let file = ws.file("leaf");
+        ws.bind_in(dirs[0], "leaf", file);
+        for pair in dirs.windows(2) {
+            ws.bind_in(pair[1], "d", pair[0]);
+        }
+        ws.bind("top", dirs.last().copied());
+        run(&store, 1, ws.done(), TxnKind::Run);
+        let mut dir = io.open_dir(&io.root(), b"top").unwrap();
+        for _ in 1..DEEP {
+            dir = io.open_dir(&dir, b"d").unwrap();
+        }
+        assert_eq!(io.stat_at(&dir, b"leaf").unwrap().size, 4);
+        drop(dir);
+        let mut ws = Ws::new(&*io);
+        ws.remove("top");
+        run(&store, 2, ws.done(), TxnKind::Run);
+        // What came back goes again.
+        for of in 2..=3 {
+            assert_eq!(undo(&store, of, of + 1).outside, []);
+        }
+        store.gc(Keep { count: 0, ..Keep::default() }).unwrap();
+        assert_eq!(s.tree(), BTreeMap::default());
+    };
+    std::thread::Builder::new().stack_size(256 << 10).spawn(work).unwrap().join().unwrap();
 }

@@ -146,16 +146,21 @@ impl<'a> Index<'a> {
 
     /// Where an object was before the transaction; `None` for what had no place.
     pub fn origin_path(&self, ix: Ix) -> Option<Vec<u8>> {
-        match &self.set.object(ix).origin {
-            Origin::Root => Some(Vec::new()),
-            Origin::Host { parent, name, .. } => Some(join(self.origin_path(*parent)?, name)),
+        self.path(ix, |ix| match &self.set.object(ix).origin {
+            Origin::Host { parent, name, .. } => Some((*parent, name)),
             _ => None,
-        }
+        })
     }
 
     /// Where an object is after the transaction; `None` for what has no place then.
     pub fn final_path(&self, ix: Ix) -> Option<Vec<u8>> {
-        self.walk(ix, self.set.objects.len() + 1)
+        self.path(ix, |ix| match (self.targets(ix).first(), &self.set.object(ix).origin) {
+            (Some(i), _) => Some(&self.set.binds[*i]).map(|bind| (bind.dir, &bind.name)),
+            (None, Origin::Host { parent, name, .. }) if self.at(*parent, name).is_none() => {
+                Some((*parent, name))
+            }
+            _ => None,
+        })
     }
 
     /// The path of a changed name.
@@ -163,20 +168,25 @@ impl<'a> Index<'a> {
         Some(join(self.final_path(bind.dir)?, &bind.name))
     }
 
-    /// `left` bounds the walk, should the set have a cycle.
-    fn walk(&self, ix: Ix, left: usize) -> Option<Vec<u8>> {
-        let left = left.checked_sub(1)?;
-        if let Some(i) = self.targets(ix).first() {
-            let bind = &self.set.binds[*i];
-            return Some(join(self.walk(bind.dir, left)?, &bind.name));
-        }
-        match &self.set.object(ix).origin {
-            Origin::Root => Some(Vec::new()),
-            Origin::Host { parent, name, .. } if self.at(*parent, name).is_none() => {
-                Some(join(self.walk(*parent, left)?, name))
+    /// The path of an object by the directory and the name that `above` tells of each on the way;
+    /// `None` where that does not lead to the root.  Not by recursion: trees may be deeper than a
+    /// stack.
+    fn path<'n>(
+        &self,
+        mut ix: Ix,
+        above: impl Fn(Ix) -> Option<(Ix, &'n Vec<u8>)>,
+    ) -> Option<Vec<u8>> {
+        let mut names = Vec::new();
+        while let Some((dir, name)) = above(ix) {
+            // The set may have a circle.
+            if names.len() > self.set.objects.len() {
+                return None;
             }
-            _ => None,
+            names.push(name);
+            ix = dir;
         }
+        let root = (self.set.object(ix).origin == Origin::Root).then(Vec::new)?;
+        Some(names.into_iter().rev().fold(root, |path, name| join(path, name)))
     }
 }
 
