@@ -1,6 +1,7 @@
 //! What of a run is not isolated as everything else is, by path, and who says so: for the run
 //! itself, and for whoever wants to see it.
 
+use crate::args::Classes;
 use crate::glob;
 use crate::ignore_file::Ignored;
 use crate::merging;
@@ -31,18 +32,13 @@ pub fn places(private: &[(PathBuf, u32)], private_tmp: bool) -> Vec<Rule> {
 }
 
 /// What a command in `cwd` changes and does not commit, and what it merges.
-pub fn patterns(
-    cwd: &Path,
-    ignored: &Ignored,
-    exclude: &[String],
-    (merge, no_merge): (&[String], bool),
-) -> Vec<Rule> {
+pub fn patterns(cwd: &Path, ignored: &Ignored, wanted: &Classes) -> Vec<Rule> {
     let files = ignored.no_commit.iter().zip(&ignored.from.0);
     let files =
         files.map(|(p, from)| rule(Class::NoCommit, p.as_str(), &from.display().to_string()));
-    let given = exclude.iter().filter_map(|p| argument(p, cwd));
+    let given = wanted.exclude.iter().filter_map(|p| argument(p, cwd));
     let given = given.map(|p| rule(Class::NoCommit, p.as_str(), "--exclude"));
-    files.chain(given).chain(merging::rules(cwd, ignored, merge, no_merge)).collect()
+    files.chain(given).chain(merging::rules(cwd, ignored, &wanted.merge, wanted.no_merge)).collect()
 }
 
 /// A pattern of the command line, anchored.

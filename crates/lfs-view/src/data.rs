@@ -206,7 +206,7 @@ impl VolumeView {
             Fallocate::ZeroRange => (false, true, true),
             Fallocate::CollapseRange | Fallocate::InsertRange => return Err(Errno::OPNOTSUPP),
         };
-        // What it takes already is not looked for where there is room for all of it.
+        // The blocks that it takes already are not counted where there is room for all of it.
         if allocates
             && len.div_ceil(BLOCK as u64) > self.base.free()
             && !self.base.has_room(self.holes(ino_of(node), offset, end)?)

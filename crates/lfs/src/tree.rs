@@ -432,14 +432,13 @@ mod tests {
     #[test]
     fn objects_that_have_changed_are_no_reason_to_forget_others() -> Result<()> {
         let (dev, clock) = (Arc::new(MemDevice::new(600)), Arc::new(Time::default));
-        let (label, compression) = Default::default();
         let format = Format {
             segment_blocks: 16,
             cluster: 1,
             id: [3; 16],
-            label,
+            label: String::new(),
             owner: (0, 0),
-            compression,
+            compression: Default::default(),
         };
         mkfs(dev.clone(), &format, clock.clone())?;
         let volume = Volume::open(dev, clock, 5, Limits::default())?;

@@ -76,8 +76,8 @@ fn a_lost_device_is_the_last_full_stream_and_those_after_it() {
     assert_eq!(tree(&open(disk).unwrap()), two);
 }
 
-/// Who looks for a state by its time, or keeps one of each day, finds in a copy what the original
-/// has: all streams of a month may be received within a minute.
+/// A copy has the states of the original under the same times: all streams of a month may be
+/// received within a minute.
 #[test]
 fn the_snapshots_of_a_copy_are_as_old_as_those_of_the_original() {
     let times = |volume: &Volume| {

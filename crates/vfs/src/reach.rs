@@ -158,8 +158,8 @@ impl Reach {
         if fixed == Fixed::No || fixed == bearable { Ok(()) } else { Err(Errno::PERM) }
     }
 
-    /// What a file system that keeps projects does not move or link into a directory that gives its
-    /// project to all that is in it: an object of another one.
+    /// Refuses, as a file system that keeps projects does, to move or link an object of another
+    /// project into a directory that gives its own to all that is in it.
     pub fn check_project(&self, st: &State, node: NodeId, dir: NodeId) -> Reply<()> {
         let Some(wanted) = self.given_in(st, dir)? else { return Ok(()) };
         let place = st.node(node)?.place.as_ref();

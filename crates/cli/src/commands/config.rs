@@ -68,12 +68,7 @@ pub fn config(args: &Config, out: Out) -> Result<i32, Problem> {
             .into_iter()
             .map(|path| rule(Class::Unprotected, path, "systx protect off")),
     );
-    rules.extend(classes::patterns(
-        &cwd,
-        &ignored,
-        &args.classes.exclude,
-        (&args.classes.merge, args.classes.no_merge),
-    ));
+    rules.extend(classes::patterns(&cwd, &ignored, &args.classes));
     let shown_rule = |rule| ShownRule { meaning: classes::meaning(&rule), rule };
     let rules = rules.into_iter().map(shown_rule).collect();
     let shown = Shown {

@@ -76,11 +76,10 @@ pub fn run(args: &Run, out: Out) -> Result<i32, Problem> {
     for doubt in classes::doubts(&args.classes.exclude, place.cwd.as_path()) {
         out.warn(&doubt);
     }
-    let merge = (args.classes.merge.as_slice(), args.classes.no_merge);
     let mut runner = Runner {
         others: others(&place, &paths(&through)),
         through,
-        patterns: classes::patterns(place.cwd.as_path(), &ignored, &args.classes.exclude, merge),
+        patterns: classes::patterns(place.cwd.as_path(), &ignored, &args.classes),
         deadline: args.timeout.and_then(|t| Instant::now().checked_add(t)),
         client: context::connect()?,
         on_exit: ask::on_exit(args, out),

@@ -77,8 +77,8 @@ impl Unnaming<'_> {
 }
 
 fn is_any_sticky(lost: &[At<'_>]) -> bool {
-    let mut dirs: Vec<BorrowedFd<'_>> = lost.iter().map(|at| at.0).collect();
-    // Most renames are in one directory.
-    dirs.dedup_by_key(|dir| dir.as_raw_fd());
-    dirs.iter().any(|dir| sys::stat(dir).is_ok_and(|seen| seen.mode & S_ISVTX != 0))
+    // Most renames are in one directory, which is asked once.
+    let is_new = |n: usize| n == 0 || lost[n].0.as_raw_fd() != lost[n - 1].0.as_raw_fd();
+    let mut dirs = lost.iter().enumerate().filter(|(n, _)| is_new(*n)).map(|(_, at)| at.0);
+    dirs.any(|dir| sys::stat(dir).is_ok_and(|seen| seen.mode & S_ISVTX != 0))
 }

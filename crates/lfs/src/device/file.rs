@@ -185,8 +185,8 @@ fn lock(file: &File) -> io::Result<(u64, Vec<File>)> {
     Ok((rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))? / BLOCK as u64, shown))
 }
 
-/// What a loop device, or a part of one, shows.  Who does not get there by its path has not opened
-/// a volume by that either.
+/// The file that a loop device, or a part of one, shows; none if this process cannot get there by
+/// its path: then no volume was opened by that path either.
 fn shown_by(device: &File) -> io::Result<Option<File>> {
     let found = device.metadata()?;
     if !found.file_type().is_block_device() {
@@ -199,15 +199,15 @@ fn shown_by(device: &File) -> io::Result<Option<File>> {
     Ok(OpenOptions::new().read(true).custom_flags(flags).open(path).ok())
 }
 
-/// What a block device shows that the kernel describes in a directory, if it is a loop device.
+/// The path that a loop device shows, by the kernel's directory of it; none of other devices.
 fn backing(device: &Path) -> Option<OsString> {
     let mut path = std::fs::read(device.join("loop/backing_file")).ok()?;
     path.pop_if(|last| *last == b'\n');
     Some(OsString::from_vec(path))
 }
 
-/// Whether a loop device shows a file and is mounted, or a part of another device.  Who may not
-/// open that device is not told.
+/// Whether a loop device shows a file and is mounted, or a part of another device; false also if
+/// this process may not open that device.
 fn shown_in_use(file: &File) -> io::Result<bool> {
     let of = |file: &std::fs::Metadata| (file.dev(), file.ino());
     let is = of(&file.metadata()?);

@@ -225,8 +225,8 @@ impl<'a> Site<'a> {
         Ok(given)
     }
 
-    /// What was made in staging belongs to the project of a directory in which it gets a name, as
-    /// if it had been made there: into that one the file system moves nothing else.
+    /// An object that was made in staging joins the project of a directory in which it gets a name,
+    /// as if it had been made there: into that one the file system moves nothing else.
     pub(super) fn join_project(&mut self, ix: Ix, at: &Place) -> Step<()> {
         for i in self.index.targets(ix).to_vec() {
             let dir = self.commit.set.binds[i].dir;
