@@ -757,7 +757,7 @@ pub fn systx_binary() -> &'static Path {
         if let Some(given) = std::env::var_os("SYSTX_BIN") {
             return PathBuf::from(given);
         }
-        built(&["-p", "systx", "--bin", "systx"], "systx")
+        built(&["--bin", "systx"], "systx")
     })
 }
 

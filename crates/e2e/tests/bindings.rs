@@ -18,7 +18,7 @@ fn root() -> PathBuf {
 /// The directory of libsystx.so.
 fn library() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let library = BUILT.get_or_init(|| built(&["-p", "libsystx", "--lib"], LIBRARY));
+    let library = BUILT.get_or_init(|| built(&["--lib"], LIBRARY));
     library.parent().expect("a directory").to_owned()
 }
 
@@ -459,7 +459,7 @@ fn the_go_package_passes_its_tests() {
 #[test]
 fn rust_programs_lose_no_update() {
     let lab = lab!();
-    let program = built(&["-p", "libsystx", "--example", "transfer"], "examples/transfer");
+    let program = built(&["--example", "transfer"], "examples/transfer");
     contend(&lab, |dir| {
         let mut command = lab.command(&program);
         command.arg(dir);
@@ -575,7 +575,7 @@ fn aborts_of_c_programs_lose_no_update_nor_order() {
 
 #[test]
 fn aborts_of_rust_programs_lose_no_update() {
-    let program = built(&["-p", "libsystx", "--example", "transfer"], "examples/transfer");
+    let program = built(&["--example", "transfer"], "examples/transfer");
     aborts!(|lab: &Lab, aborts| contend_with(lab, aborts, |dir| on(lab, &program, dir)));
 }
 
@@ -631,8 +631,7 @@ fn the_benchmarks_of_the_library_work() {
         skip!("there is no python3");
     }
     library();
-    let example =
-        built(&["-p", "libsystx", "--example", "bench_library"], "examples/bench_library");
+    let example = built(&["--example", "bench_library"], "examples/bench_library");
     // Beside the library and the directory of the example.
     let binary = example.parent().and_then(Path::parent).expect("a directory").join("systx");
     if binary != lab.binary() {

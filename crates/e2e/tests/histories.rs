@@ -31,7 +31,7 @@ impl Found {
 fn programs(lab: &Lab) -> PathBuf {
     let copy = lab.outside().join("systx-histories");
     if !copy.exists() {
-        let built = built(&["-p", "systx-histories"], "systx-histories");
+        let built = built(&["--bin", "systx-histories"], "systx-histories");
         // By cp: no descriptor that is open for writing is inherited by what another thread starts.
         tool(Command::new("cp").arg(built).arg(&copy)).expect("copy of the programs");
     }

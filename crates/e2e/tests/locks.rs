@@ -157,7 +157,7 @@ fn answered(lab: &Lab, places: &[Place]) {
 #[track_caller]
 fn exclude(there: &There<'_>, within: &[String], by: &[String], what: &str) {
     let (lab, dir) = (there.lab, there.dir());
-    let program = built(&["-p", "systx-histories"], "systx-histories");
+    let program = built(&["--bin", "systx-histories"], "systx-histories");
     let program = given(lab, "systx-histories", &program).display().to_string();
     let words = [within, &[program]].concat();
     let mut command = lab.command(&words[0]);

@@ -48,7 +48,7 @@ fn random_histories_of_mapped_files_in_transactions_of_threads() {
         skip!("there is no python3");
     }
     let operations = if long() { 2000 } else { 250 };
-    let library = built(&["-p", "libsystx", "--lib"], LIBRARY);
+    let library = built(&["--lib"], LIBRARY);
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bindings/python");
     for routed in [false, true] {
         let lab = lab!();

@@ -14,7 +14,7 @@ fn root() -> PathBuf {
 
 /// The directory of libsystx.so.
 fn library() -> PathBuf {
-    let library = built(&["-p", "libsystx", "--lib"], LIBRARY);
+    let library = built(&["--lib"], LIBRARY);
     library.parent().expect("a directory").to_owned()
 }
 

@@ -213,7 +213,7 @@ fn a_run_that_loses_is_shown_as_long_as_it_tries() {
 
 fn python(lab: &Lab, dir: &Path, milliseconds: u32) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let library = built(&["-p", "libsystx", "--lib"], LIBRARY).with_file_name("libsystx.so");
+    let library = built(&["--lib"], LIBRARY).with_file_name("libsystx.so");
     let mut command = lab.command("python3");
     command.arg("-B").arg(root.join("tests/counting.py")).arg(dir).arg(milliseconds.to_string());
     command.env("SYSTX_LIBRARY", library);

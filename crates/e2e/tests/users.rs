@@ -311,7 +311,7 @@ fn a_users_program_with_a_scope_is_one_of_the_directory_and_begins_none_in_a_vie
     let s = shared!();
     let out = s.lab.outside();
     // Where these users can execute and load it.
-    let library = built(&["-p", "libsystx", "--lib"], LIBRARY);
+    let library = built(&["--lib"], LIBRARY);
     fs::write(out.join("scoped.c"), SCOPED).expect("ours");
     let mut copy = std::process::Command::new("cp");
     tool(copy.arg(&library).arg(out.join(SONAME))).expect("a copy");

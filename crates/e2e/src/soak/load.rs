@@ -66,7 +66,7 @@ impl<'a> Load<'a> {
             Program::start(command(lab, who, &soak), &dir)
         };
         let programs = [start(Who::Root, "g/threads"), start(Who::User, "r")];
-        let histories = built(&["-p", "systx-histories"], "systx-histories");
+        let histories = built(&["--bin", "systx-histories"], "systx-histories");
         Load { lab, soak, systx, histories, programs, counted: 0, lost: 0 }
     }
 

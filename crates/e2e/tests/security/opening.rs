@@ -22,7 +22,7 @@ fn rounds() -> u64 {
 
 /// The two programs, where everybody may execute them.
 fn program(s: &Shared) -> PathBuf {
-    let program = built(&["-p", "systx-e2e", "--bin", "systx-e2e-opening"], "systx-e2e-opening");
+    let program = built(&["--bin", "systx-e2e-opening"], "systx-e2e-opening");
     s.publish(&program, "opening")
 }
 
