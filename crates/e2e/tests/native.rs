@@ -192,3 +192,78 @@ fn what_is_made_in_a_project_belongs_to_it() {
         assert_eq!(projects("run"), want, "{how}");
     }
 }
+
+/// Gives each directory that it is told, and makes, one policy; the key stays in the kernel.
+const ENCRYPTS: &str = r#"
+import fcntl, os, struct, sys
+key = bytearray(struct.pack('<II32sII32s', 2, 0, b'', 64, 0, b'') + bytes(range(64)))
+fcntl.ioctl(os.open('.', os.O_RDONLY), 0xc0506617, key)
+for name in sys.argv[1:]:
+    os.mkdir(name)
+    policy = struct.pack('<BBBBB3s16s', 2, 1, 4, 2, 0, b'', bytes(key[8:24]))
+    fcntl.ioctl(os.open(name, os.O_RDONLY), 0x800c6613, policy)
+"#;
+
+const IN_ENCRYPTED: &str = r#"
+import errno, os, sys
+def attempt(name, call):
+    try: call(); print(name, 'ok')
+    except OSError as e: print(name, errno.errorcode[e.errno])
+def write(name, text, how):
+    with open(name, how) as f: f.write(text)
+os.chdir(sys.argv[1])
+print('read', open('old').read().strip(), os.readlink('link'), sorted(os.listdir('dir')))
+attempt('create', lambda: write('new', 'new', 'w'))
+attempt('rewrite', lambda: write('old', 'OLD', 'r+'))
+attempt('replace', lambda: (write('dir/x', 'saved', 'w'), os.rename('dir/x', 'dir/kept')))
+attempt('mkdir', lambda: os.makedirs('deep/er'))
+attempt('symlink', lambda: os.symlink('old', 'other'))
+attempt('chmod', lambda: os.chmod('dir', 0o711))
+attempt('unlink', lambda: os.unlink('goes'))
+attempt('move in', lambda: os.rename('../beside/moves', 'moves'))
+attempt('link in', lambda: os.link('../beside/links', 'links'))
+attempt('beside', lambda: write('../beside/new', 'new', 'w'))
+"#;
+
+/// The file system takes nothing into an encrypted directory that was made outside of it: a call is
+/// the time to find out, not the time after the decision. With a store in it all of it works.
+#[test]
+fn an_encrypted_directory_is_changed_by_a_store_that_is_encrypted_alike() {
+    if find_program("python3").is_none() || find_program("tune2fs").is_none() {
+        skip!("no python3 to make the calls, or no tune2fs");
+    }
+    let lab = match Lab::on(Fs::Ext4) {
+        Ok(lab) => lab,
+        Err(why) => skip!("ext4: {why}"),
+    };
+    lab.write("encrypts.py", ENCRYPTS);
+    lab.write("work.py", IN_ENCRYPTED);
+    lab.native("tune2fs -O encrypt $(findmnt -no SOURCE -T .)").ok();
+    let made = lab.native("python3 encrypts.py native apart within");
+    if made.code != 0 {
+        skip!("the kernel encrypts no directories: {made}");
+    }
+    let fill = "mkdir beside; touch beside/moves beside/links; for d in native apart within; do
+        (cd $d; mkdir dir; echo old > old; echo goes > goes; echo kept > dir/kept; ln -s old link)
+        done; touch within/moves native/moves";
+    lab.native(fill).ok();
+    let native = lab.native("python3 work.py native").ok();
+    let before = Tree::capture(lab.path("apart"));
+    let apart = lab.run(&[], "python3 work.py apart").ok();
+    Tree::capture(lab.path("apart")).assert_same(&before, "the store is not encrypted");
+    let (read, refused) = apart.out.split_once('\n').expect("lines");
+    assert_eq!(Some(read), native.out.lines().next());
+    let (beside, refused): (Vec<_>, Vec<_>) =
+        refused.lines().partition(|line| line.starts_with("beside"));
+    assert_eq!((beside, refused.len()), (vec!["beside ok"], 9), "{apart}");
+    assert!(refused.iter().all(|line| line.ends_with(" ENOTSUP")), "{apart}");
+    let store = lab.path("within/store");
+    let within = lab.run(&["--store", store.to_str().unwrap()], "python3 work.py within").ok();
+    let others: Vec<_> = within.out.lines().filter(|line| line.ends_with("ENOTSUP")).collect();
+    let want = ["move in ENOTSUP", "link in ENOTSUP", "beside ENOTSUP"];
+    assert_eq!(others, want, "what is not encrypted is not changed by that store: {within}");
+    assert_eq!(differences(&native, &within, "within").len(), want.len(), "{within}");
+    std::fs::remove_dir_all(store).expect("the store");
+    let native = Tree::capture(lab.path("native"));
+    native.assert_same(&Tree::capture(lab.path("within")), "native against committed");
+}

@@ -67,6 +67,10 @@ pub enum Fixed {
     Append,
     /// Nothing of it may change.
     Immutable,
+    /// It and the store are not encrypted alike (fscrypt). The file system takes nothing into an
+    /// encrypted directory that was not made under its policy, and what the store kept of it could
+    /// be read without the key.
+    Encrypted,
 }
 
 /// The project that an object belongs to, where a file system keeps such (for quotas of trees).
@@ -235,8 +239,8 @@ pub trait Tree: Send + Sync {
     fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat>;
     /// Attributes of an open file or directory.
     fn stat(&self, h: &Handle) -> Result<Stat>;
-    /// Whether an entry is kept from being changed, whoever wants to; of a file system that knows
-    /// nothing of it nothing is.
+    /// Whether an entry is kept from being changed, whoever wants to, or for the store; of a file
+    /// system that knows nothing of it nothing is.
     fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed>;
     /// The project of an entry; none also where that cannot be asked.
     fn project(&self, at: &Handle, name: &[u8]) -> Result<Project>;

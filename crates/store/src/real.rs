@@ -19,7 +19,7 @@ use crate::io::{
     Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Project, Rename, Stat, Tree,
 };
 use crate::quota::Quotas;
-use crate::real_unsafe::{Lease, own_umask, probe_lease};
+use crate::real_unsafe::{Lease, Policy, own_umask, probe_lease};
 use by_hand::{copy_by_hand, fill_with_zeros};
 use rustix::fs::{
     self as sys, AtFlags, FallocateFlags, FileType, Mode, OFlags, RawDir, RenameFlags,
@@ -66,6 +66,8 @@ pub struct RealIo {
     quotas: Quotas,
     /// See [`RealIo::ask_first`].
     known: OnceLock<KnownOpeners>,
+    /// See [`RealIo::has_store_in`].
+    policy: Option<Policy>,
 }
 
 /// Who has a file open, if that is known otherwise than by asking the file system.
@@ -231,7 +233,18 @@ impl RealIo {
             longest_target: class::longest_target(info.f_type as u64, info.f_bsize as u64),
             overlay: info.f_type as u64 == class::OVERLAY,
             quotas,
+            policy: None,
         })
+    }
+
+    /// The same, with its store in the directory `dir` or in one that is made there: what is
+    /// encrypted otherwise than this cannot be changed by it ([`Fixed::Encrypted`]). A directory
+    /// that the caller may not read counts as not encrypted.
+    pub fn has_store_in(mut self, dir: &Path) -> RealIo {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = sys::open(dir, flags, Mode::empty()).ok();
+        self.policy = opened.and_then(|dir| Policy::of(dir.as_fd()));
+        self
     }
 
     /// What `statx` tells.  On an overlay the number alone identifies, see [`crate::overlay`].

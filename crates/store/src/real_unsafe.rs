@@ -1,6 +1,6 @@
 //! The few system calls of [`crate::real`] that `rustix` does not wrap, or not safely: leases and
-//! locks that belong to an open file description, a thread's own umask, the number of a btrfs, and
-//! projects.
+//! locks that belong to an open file description, a thread's own umask, the number of a btrfs,
+//! projects and encryption.
 //! Nothing else in this crate is unsafe.
 
 #![allow(unsafe_code)]
@@ -75,6 +75,28 @@ pub(crate) fn btrfs_id(fd: BorrowedFd<'_>) -> Option<[u8; 16]> {
     let done = unsafe { libc::ioctl(fd.as_raw_fd(), FS_INFO, args.as_mut_ptr()) };
     let bytes: Vec<u8> = args.iter().flat_map(|n| n.to_ne_bytes()).collect();
     bytes.get(AT..)?.first_chunk().copied().filter(|_| done == 0)
+}
+
+/// How a directory is encrypted (fscrypt): `struct fscrypt_get_policy_ex_arg`, with the bytes that
+/// the kernel told.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Policy {
+    size: u64,
+    bytes: [u8; 32],
+}
+
+impl Policy {
+    /// Of an open directory; `None` where it is not encrypted, or that cannot be asked.
+    pub(crate) fn of(fd: BorrowedFd<'_>) -> Option<Policy> {
+        // The size of the call's number is that of the smallest argument.
+        const GET_POLICY_EX: libc::Ioctl = 0xc009_6616_u32 as libc::Ioctl;
+        let mut told = Policy { size: 32, bytes: [0; 32] };
+        // SAFETY: the call writes at most `size` bytes behind the size, which `told` has and which
+        // lives for the whole call; `fd` is open.
+        let done = unsafe { libc::ioctl(fd.as_raw_fd(), GET_POLICY_EX, &raw mut told) };
+        (done == 0).then_some(told)
+    }
 }
 
 /// `struct file_attr` (linux/fs.h).

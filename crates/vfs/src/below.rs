@@ -60,7 +60,7 @@ impl Below {
         let mut root = DirState::of(&stat);
         root.covered = self.covered.get(path).cloned();
         let root = Node {
-            base: Some(Base { stamp: stat.stamp(), place: None, foreign: false, fixed: None }),
+            base: Some(Base::met(stat.stamp(), None)),
             attr: Attr::from(&stat),
             dirty: Dirty::default(),
             place: None,
@@ -273,12 +273,7 @@ impl Below {
         };
         let place = (place.0, place.1.clone());
         st.nodes.add(Node {
-            base: Some(Base {
-                stamp: stat.stamp(),
-                place: Some(place.clone()),
-                foreign,
-                fixed: None,
-            }),
+            base: Some(Base { foreign, ..Base::met(stat.stamp(), Some(place.clone())) }),
             attr: Attr::from(stat),
             dirty: Dirty::default(),
             place: Some(place),

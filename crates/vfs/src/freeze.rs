@@ -114,7 +114,7 @@ impl State {
             let old = node.base.take().and_then(|b| b.place);
             // What was made is there now under the name that the view knows.
             let place = old.or_else(|| node.place.clone());
-            node.base = Some(Base { stamp: *stamp, place, foreign: false, fixed: None });
+            node.base = Some(Base::met(*stamp, place));
             node.attr.ino = stamp.id.ino;
             if frozen.taken.contains(&id) {
                 // The names that are still to come will move the time of their directory again.

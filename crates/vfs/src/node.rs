@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use systx_base::sync::Mutex;
 use systx_base::{Gid, Kind, NodeId, Oid, Time, Uid, mix};
-use systx_store::io::{Fixed, HostId, Stamp, Stat};
+use systx_store::io::{Fixed, HostId, Project, Stamp, Stat};
 
 const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
@@ -32,9 +32,16 @@ pub(crate) struct Base {
     pub foreign: bool,
     /// Whether it may be changed at all, once that was asked.
     pub fixed: Option<Fixed>,
+    /// Its project, once that was asked.
+    pub project: Option<Project>,
 }
 
 impl Base {
+    /// As it is met, in the place where it was found.
+    pub fn met(stamp: Stamp, place: Option<(NodeId, Name)>) -> Base {
+        Base { stamp, place, foreign: false, fixed: None, project: None }
+    }
+
     /// Its key in the conflict engine.
     pub fn oid(&self) -> Oid {
         oid_of(self.stamp.id)

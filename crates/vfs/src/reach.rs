@@ -17,7 +17,7 @@ use std::io;
 use std::sync::Arc;
 use systx_base::sync::{Rank, rank};
 use systx_base::{NodeId, Time, Uid};
-use systx_store::io::{Fixed, Handle, Open, Openers, Stamp, Stat, Tree};
+use systx_store::io::{Fixed, Handle, Open, Openers, Project, Stamp, Stat, Tree};
 use systx_txn::ObjectRef;
 
 mod appends;
@@ -155,19 +155,21 @@ impl Reach {
                 fixed
             }
         };
-        if fixed == Fixed::No || fixed == bearable { Ok(()) } else { Err(Errno::PERM) }
+        match fixed {
+            Fixed::No => Ok(()),
+            Fixed::Encrypted => Err(Errno::OPNOTSUPP),
+            kept if kept == bearable => Ok(()),
+            Fixed::Append | Fixed::Immutable => Err(Errno::PERM),
+        }
     }
 
     /// Refuses, as a file system that keeps projects does, to move or link an object of another
     /// project into a directory that gives its own to all that is in it.
-    pub fn check_project(&self, st: &State, node: NodeId, dir: NodeId) -> Reply<()> {
+    pub fn check_project(&self, st: &mut State, node: NodeId, dir: NodeId) -> Reply<()> {
         let Some(wanted) = self.given_in(st, dir)? else { return Ok(()) };
-        let place = st.node(node)?.place.as_ref();
-        let has = match (&st.node(node)?.base, place) {
-            (Some(_), _) => {
-                let (dir, name) = self.backing_place(st, node)?;
-                self.tree().project(&dir, &name).map_err(errno)?.id
-            }
+        let at = st.node(node)?;
+        let has = match (&at.base, &at.place) {
+            (Some(_), _) => self.project(st, node)?.id,
             // Made in the transaction, where it is now.
             (None, Some((above, _))) => self.given_in(st, *above)?.unwrap_or_default(),
             _ => wanted,
@@ -177,13 +179,25 @@ impl Reach {
 
     /// The project that what is made in a directory gets: of a new directory, that of the existing
     /// one around it.
-    fn given_in(&self, st: &State, mut dir: NodeId) -> Reply<Option<u32>> {
+    fn given_in(&self, st: &mut State, mut dir: NodeId) -> Reply<Option<u32>> {
         while let (None, Some((above, _))) = (&st.node(dir)?.base, &st.node(dir)?.place) {
             dir = *above;
         }
-        let handle = self.dir_handle(st, dir)?;
-        let project = self.tree().project(&handle, b"").map_err(errno)?;
+        let project = self.project(st, dir)?;
         Ok(project.given.then_some(project.id))
+    }
+
+    /// The project of an object of the backing file system.
+    fn project(&self, st: &mut State, node: NodeId) -> Reply<Project> {
+        if let Some(known) = st.base(node)?.project {
+            return Ok(known);
+        }
+        let (dir, name) = self.backing_place(st, node)?;
+        let project = self.tree().project(&dir, &name).map_err(errno)?;
+        if let Some(base) = &mut st.node_mut(node)?.base {
+            base.project = Some(project);
+        }
+        Ok(project)
     }
 
     /// That a name in a directory may be made; with `goes`, that one may go.

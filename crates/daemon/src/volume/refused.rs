@@ -77,6 +77,11 @@ pub enum VolumeError {
     },
 }
 
+/// A system call that failed, on `path`.
+pub(super) fn failed(action: &'static str, path: &Path, error: io::Error) -> VolumeError {
+    VolumeError::Io { action, path: path.display().to_string(), error }
+}
+
 impl VolumeError {
     /// What the kernel said, and of which path.
     fn of_the_kernel(&self) -> Option<(&io::Error, &str)> {

@@ -42,6 +42,20 @@ impl RealIo {
         }
         Ok(Some(open_again(path, OFlags::RDONLY)?))
     }
+
+    /// How an entry is encrypted. A directory is asked, in place of a file that of the file, which
+    /// opens to nobody without the key. What lies in a directory that is not encrypted has been
+    /// moved there, and is like nothing else.
+    fn policy_if_any(&self, at: &Handle, name: &[u8], seen: &Statx) -> Result<Option<Policy>> {
+        if !seen.stx_attributes.contains(StatxAttributes::ENCRYPTED) {
+            return Ok(None);
+        }
+        let is_dir = FileType::from_raw_mode(seen.stx_mode.into()) == FileType::Directory;
+        let name = if is_dir && !name.is_empty() { name } else { b"." };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let asked = self.open_below(fd(at), name, flags)?;
+        Ok(Some(Policy::of(asked.as_fd()).unwrap_or_default()))
+    }
 }
 
 /// The file system keeps no projects, or this cannot be asked.
@@ -96,12 +110,14 @@ impl Tree for RealIo {
     }
 
     fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed> {
-        let flags = statx(fd(at), name)?.stx_attributes;
-        let has = |flag| flags.contains(flag);
+        let seen = statx(fd(at), name)?;
+        let has = |flag| seen.stx_attributes.contains(flag);
         Ok(if has(StatxAttributes::IMMUTABLE) {
             Fixed::Immutable
         } else if has(StatxAttributes::APPEND) {
             Fixed::Append
+        } else if self.policy_if_any(at, name, &seen)? != self.policy {
+            Fixed::Encrypted
         } else {
             Fixed::No
         })

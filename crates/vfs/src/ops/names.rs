@@ -225,7 +225,7 @@ impl View {
         }
         reach.check_names(&mut st, parent, false)?;
         reach.check_fixed(&mut st, node, Fixed::No)?;
-        reach.check_project(&st, node, parent)?;
+        reach.check_project(&mut st, node, parent)?;
         self.below.write_entry(&mut st, parent, name)?;
         let now = reach.now();
         st.bind((parent, name), Some(node), now)?;
@@ -303,9 +303,9 @@ impl View {
                 self.check_replace(&mut st, node, target, how)?;
             }
         }
-        self.check_movable(&st, (node, from.0), to.0, how)?;
+        self.check_movable(&mut st, (node, from.0), to.0, how)?;
         if let (RenameHow::Exchange, Some(target)) = (how, target) {
-            self.check_movable(&st, (target, to.0), from.0, how)?;
+            self.check_movable(&mut st, (target, to.0), from.0, how)?;
         }
         self.below.write_entry(&mut st, from.0, from.1)?;
         self.below.write_entry(&mut st, to.0, to.1)?;
@@ -362,7 +362,7 @@ impl View {
     /// What the file system does not move from one directory to another.
     fn check_movable(
         &self,
-        st: &State,
+        st: &mut State,
         (node, from): (NodeId, NodeId),
         to: NodeId,
         how: RenameHow,
