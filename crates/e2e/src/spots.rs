@@ -7,7 +7,7 @@
 
 use crate::open::Open;
 use crate::run::{Finished, Limits, finish};
-use crate::{Lab, lab};
+use crate::{Fs, Lab, lab};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -58,6 +58,19 @@ pub struct Case {
     pub user: bool,
     /// `auto` or `dev`.
     pub transport: &'static str,
+}
+
+impl Case {
+    /// Why a file system has no such place.
+    fn missing_on(self, fs: Fs) -> Option<&'static str> {
+        match self.spot {
+            _ if fs != Fs::Volume => None,
+            Spot::RunInGuarded(_) | Spot::Guarded(Some(_)) => Some("all of a volume is guarded"),
+            Spot::Guarded(None) if self.transport == "dev" => Some("the lab mounts its volume"),
+            Spot::Run | Spot::View if self.user => Some("runs of its users are refused there"),
+            _ => None,
+        }
+    }
 }
 
 /// Every spot, as root over the usual transport and as a user over /dev/fuse in turn, beginning
@@ -159,6 +172,9 @@ impl Drop for Worker<'_> {
 #[track_caller]
 pub fn visit(case: Case, work: &Work<'_>) -> Result<Finished, String> {
     let mut lab = Lab::new()?;
+    if let Some(why) = case.missing_on(lab.fs) {
+        return Err(why.into());
+    }
     let guard = case.spot.guard();
     if case.user && guard.is_none() {
         lab = lab.as_known_user()?;
@@ -176,13 +192,13 @@ pub fn visit(case: Case, work: &Work<'_>) -> Result<Finished, String> {
     if let Some(uid) = guest.or((lab.uid() != 0).then(|| lab.uid())) {
         root(&format!("chown -R {uid}:{uid} ."), "").ok();
     }
-    if let Some(option) = guard {
+    if let Some(option) = guard.filter(|_| lab.fs != Fs::Volume) {
         let options = ["mount", "--transport", case.transport].into_iter().chain(option);
         lab.do_systx(options.chain(["work"])).ok();
     }
     let done = attempt(&Worker::new(&lab, guest), case, &dir, work);
     if guard.is_some() {
-        lab.do_systx(["umount", "work"]).ok();
+        lab.unguard("work");
     }
     assert_eq!(done.code, 0, "{case:?}\n{done}\n{}", lab.daemon_log());
     let left = root(work.check, &done.out);

@@ -7,17 +7,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use systx_e2e::lab::{one, signal};
 use systx_e2e::run::{Limits, finish};
-use systx_e2e::{CONFLICT, Finished, Lab, lab};
+use systx_e2e::{CONFLICT, Finished, Lab, lab, skip};
 
 const FAST: &[&str] = &["--fast-open"];
 
 /// How directories are mounted here.
 const WAYS: [&[&str]; 2] = [&[], FAST];
-
-fn mount(lab: &Lab, options: &[&str]) {
-    let call: Vec<&str> = [&["mount", "g"], options].concat();
-    lab.do_systx(call).ok().says("is guarded");
-}
 
 /// The first bytes that a descriptor shows.
 fn start_of(file: &File) -> String {
@@ -48,7 +43,9 @@ fn who_has_a_file_open_sees_a_commit_that_rewrites_it() {
             filled(&lab.path(format!("g/run-{len}")), "old", len);
         }
         lab.native("chmod 755 g/run-*").ok();
-        mount(&lab, way);
+        if !lab.guards("g", way) {
+            continue;
+        }
         for len in [300, 200_001, 3_000_000] {
             let (name, may_run) = (format!("g/{len}"), format!("g/run-{len}"));
             // All of it is in the kernel's cache: nothing that is read through these descriptors
@@ -76,7 +73,7 @@ fn who_has_a_file_open_sees_a_commit_that_rewrites_it() {
             assert!(!same(&runner, &may_run));
             assert_eq!(start_of(&File::open(lab.path(&may_run)).expect("open")), "new");
         }
-        lab.do_systx(["umount", "g"]).ok();
+        lab.unguard("g");
     }
 }
 
@@ -86,7 +83,9 @@ fn what_programs_have_closed_the_daemon_has_not_open() {
     for way in WAYS {
         let lab = lab!();
         lab.write("g/before", "x");
-        mount(&lab, way);
+        if !lab.guards("g", way) {
+            continue;
+        }
         sh(
             &lab,
             "cd g; for i in $(seq 100); do echo $i > new-$i; echo $i >> before; cat new-$i; done",
@@ -111,7 +110,7 @@ fn what_programs_have_closed_the_daemon_has_not_open() {
             let fds = std::fs::read_dir(format!("/proc/{daemon}/fd")).expect("it lives");
             fds.flatten().filter_map(is_open).count() == 0
         });
-        lab.do_systx(["umount", "g"]).ok();
+        lab.unguard("g");
     }
 }
 
@@ -122,7 +121,9 @@ fn a_running_program_that_came_and_went_is_there_again() {
     for way in WAYS {
         let lab = lab!();
         lab.native("mkdir g; cp /bin/sleep g/run; cp /bin/true true").ok();
-        mount(&lab, way);
+        if !lab.guards("g", way) {
+            continue;
+        }
         let path = lab.path("g/run");
         let mut running = lab.command(&path);
         let mut running = running.arg("1000").spawn().expect("it runs");
@@ -137,7 +138,7 @@ fn a_running_program_that_came_and_went_is_there_again() {
         running.kill().expect("kill");
         running.wait().expect("wait");
         assert_eq!(path.metadata().expect("stat").mode() & 0o7777, 0o700);
-        lab.do_systx(["umount", "g"]).ok();
+        lab.unguard("g");
     }
 }
 
@@ -158,7 +159,9 @@ fn sh(lab: &Lab, script: &str) -> Finished {
 fn opens_ask_nobody() {
     let lab = lab!();
     lab.write("g/sub/file", "text\n");
-    mount(&lab, FAST);
+    if !lab.guards("g", FAST) {
+        skip!("a volume takes no --fast-open");
+    }
     for _ in 0..2 {
         let listed = lab.do_systx(["mount", "--json"]).ok().json();
         assert_eq!(listed["guarded"][0]["fast_open"], true, "{listed}");
@@ -173,7 +176,7 @@ fn opens_ask_nobody() {
         assert_eq!(seen.ok().out, "text\n");
         lab.kill_and_come_back();
     }
-    lab.do_systx(["umount", "g"]).ok();
+    lab.unguard("g");
 }
 
 /// A file that is open for writing, or is opened for that and closed again for each write, or was
@@ -184,7 +187,9 @@ fn who_has_read_what_a_program_writes_loses() {
     for way in WAYS {
         let lab = lab!();
         lab.write("g/file", "0123456789");
-        mount(&lab, way);
+        if !lab.guards("g", way) {
+            continue;
+        }
         let path = lab.path("g/file");
         let kept = rw(&path);
         for (n, write) in [
@@ -211,7 +216,7 @@ fn who_has_read_what_a_program_writes_loses() {
             }
         }
         drop(kept);
-        lab.do_systx(["umount", "g"]).ok();
+        lab.unguard("g");
     }
 }
 
@@ -221,7 +226,9 @@ fn locks_exclude_between_views_and_programs_outside() {
         let lab = lab!();
         // One that nobody has looked at, and one whose path is another one inside.
         lab.native("mkdir -p g/sub/deep; echo x > g/sub/deep/f; echo x > g/moved").ok();
-        mount(&lab, way);
+        if !lab.guards("g", way) {
+            continue;
+        }
         for (inside_name, outside_name) in [("sub/deep/f", "g/sub/deep/f"), ("sub/new", "g/moved")]
         {
             let (id, view) = begin(&lab);
@@ -252,7 +259,7 @@ fn locks_exclude_between_views_and_programs_outside() {
             drop(there);
             sh(&lab, "test ! -e g/sub/new || mv g/sub/new g/moved").ok();
         }
-        lab.do_systx(["umount", "g"]).ok();
+        lab.unguard("g");
     }
 }
 
@@ -260,7 +267,9 @@ fn locks_exclude_between_views_and_programs_outside() {
 fn programs_have_no_transactions_of_their_own_where_opens_are_not_told() {
     let lab = lab!();
     lab.write("g/file", "x");
-    mount(&lab, FAST);
+    if !lab.guards("g", FAST) {
+        skip!("a volume takes no --fast-open");
+    }
     let dir = lab.path("g");
     let begun = std::thread::spawn(move || {
         systx::begin(&dir, systx::Flags::default()).map(drop).map_err(|e| e.raw_os_error())
@@ -268,5 +277,5 @@ fn programs_have_no_transactions_of_their_own_where_opens_are_not_told() {
     let refused = begun.join().expect("the thread lives");
     assert_eq!(refused, Err(Some(rustix::io::Errno::OPNOTSUPP.raw_os_error())));
     lab.do_systx(["mount", "--fast-open", "--routed", "g"]).expect(2);
-    lab.do_systx(["umount", "g"]).ok();
+    lab.unguard("g");
 }

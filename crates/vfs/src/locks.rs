@@ -195,13 +195,12 @@ impl Locks {
         }
         let (object, mut tried) = self.attempt(owner, ask, open, None)?;
         if matches!(tried, Tried::Refused) {
-            let ended = object.sweep() > 0;
+            object.sweep();
             if let Some(wait) = ask.wait {
                 wait.class.get_or_init(|| self.class_of(ask));
             }
-            if ended || ask.wait.is_some() {
-                tried = self.attempt(owner, ask, open, ask.wait)?.1;
-            }
+            // Also if that ended nothing: somebody else may have looked at the same time.
+            tried = self.attempt(owner, ask, open, ask.wait)?.1;
         }
         let grant = match tried {
             Tried::Granted(grant) => grant,
@@ -281,7 +280,8 @@ impl Locks {
             }
         };
         let mut found = object.test(owner, range, file.as_ref());
-        if matches!(found, Ok(Some(_))) && object.sweep() > 0 {
+        if matches!(found, Ok(Some(_))) {
+            object.sweep();
             found = object.test(owner, range, file.as_ref());
         }
         let found = match found {

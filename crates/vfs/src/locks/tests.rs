@@ -145,7 +145,7 @@ impl Taken for Told {
 }
 
 /// Hands out what the test has made.
-struct Looks(Arc<Told>);
+struct Looks(Arc<dyn Taken>);
 
 impl Openings for Looks {
     fn taken(&self, _: &Asker, _: Option<Arc<dyn Taken>>) -> Arc<dyn Taken> {
@@ -295,45 +295,54 @@ fn what_was_locked_anew_since_the_look_stays() {
     assert_eq!(views.set(1, lock(2, WRITE, (20, 29))), Ok(()), "a contender looks by itself");
 }
 
+/// What an owner has closed, where something happens in the middle of the first look.
+struct Meanwhile(Mutex<Option<Happens>>);
+type Happens = Box<dyn FnOnce() + Send>;
+
+impl Taken for Meanwhile {
+    fn lives(&self) -> bool {
+        let happens = self.0.lock().take();
+        if let Some(happens) = happens {
+            happens();
+        }
+        false
+    }
+    fn class(&self) -> Option<Class> {
+        Some(Class::Process)
+    }
+}
+
+/// A lock of all by process 1, in the view 0; `happens` in the middle of the first look at it.
+fn closed(views: &Arc<Views>, happens: impl FnOnce(&Views) + Send + 'static) {
+    let theirs = Arc::downgrade(views);
+    let happens: Happens = Box::new(move || happens(&theirs.upgrade().expect("views")));
+    let taken: Arc<dyn Taken> = Arc::new(Meanwhile(Mutex::new(rank::LEAF, Some(happens))));
+    let openings = Some(Arc::new(Looks(taken)) as Arc<dyn Openings>);
+    let ask = Ask { node: NODE, lock: lock(1, WRITE, ALL), ino: 1, openings, wait: None };
+    views.views[0].set(&ask, &|| views.open()).expect("free");
+}
+
 /// The same in the middle of a look.
 #[test]
 fn a_lock_taken_during_a_look_is_not_ended_by_it() {
-    struct Meanwhile(Box<dyn Fn() + Send + Sync>);
-    impl Taken for Meanwhile {
-        fn lives(&self) -> bool {
-            (self.0)();
-            false
-        }
-        fn class(&self) -> Option<Class> {
-            Some(Class::Process)
-        }
-    }
-    struct Gives(Mutex<Option<Arc<dyn Taken>>>, Arc<Told>);
-    impl Openings for Gives {
-        fn taken(&self, _: &Asker, _: Option<Arc<dyn Taken>>) -> Arc<dyn Taken> {
-            self.0.lock().take().unwrap_or_else(|| self.1.clone())
-        }
-    }
     let views = Arc::new(Views::new());
-    let theirs = Arc::downgrade(&views);
-    let once = AtomicBool::new(true);
     let again = told(Class::Process);
-    let relock = {
-        let again = again.clone();
-        move || {
-            if once.swap(false, SeqCst) {
-                let views = theirs.upgrade().expect("views");
-                views.ask(0, lock(1, WRITE, ALL), (Some(&again), None)).expect("its own");
-            }
-        }
-    };
-    let first: Arc<dyn Taken> = Arc::new(Meanwhile(Box::new(relock)));
-    let openings = Arc::new(Gives(Mutex::new(rank::LEAF, Some(first)), again));
-    let ask =
-        Ask { node: NODE, lock: lock(1, WRITE, ALL), ino: 1, openings: Some(openings), wait: None };
-    views.views[0].set(&ask, &|| views.open()).expect("free");
+    closed(&views, move |views| {
+        views.ask(0, lock(1, WRITE, ALL), (Some(&again), None)).expect("its own");
+    });
     assert_eq!(views.views[0].sweep(), 0);
     assert_eq!(views.set(1, lock(2, WRITE, ALL)), Err(Errno::AGAIN));
+}
+
+/// Two look at the same time, and the other one ends what has closed.
+#[test]
+fn what_another_look_has_ended_is_not_in_the_way() {
+    let views = Arc::new(Views::new());
+    let other_look = |views: &Views| assert_eq!(views.views[0].sweep(), 1);
+    closed(&views, other_look);
+    assert_eq!(views.holder(1, ALL), None);
+    closed(&views, other_look);
+    assert_eq!(views.set(1, lock(2, WRITE, ALL)), Ok(()));
 }
 
 /// By flock(2) a lock is given up before it becomes another one.
