@@ -27,7 +27,7 @@ pub fn finish_late(site: &Site, tried: &mut HashSet<u64>) -> Result<Vec<TxnId>, 
             return Err(Stopped::NotPublished(errno));
         }
         let under_way = publication.into_under_way();
-        let ids = late.set.objects.iter().filter_map(|o| Some(stamp_of(&o.origin)?.id));
+        let ids = late.set.objects.iter().filter_map(|o| Some(stamp_of(&o.origin)?.id()));
         // A view that has met what was there meanwhile has met something else: its versions are
         // not carried forward.
         let done = site.vol.installing(ids, || (store.apply(late.lsn), Vec::new()));

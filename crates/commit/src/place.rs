@@ -48,7 +48,7 @@ impl Durable {
         let sites: Vec<Arc<Site>> = written.iter().map(|part| Arc::clone(&part.on.site)).collect();
         let mut installations = Vec::with_capacity(written.len());
         for (site, part) in sites.iter().zip(&written) {
-            let ids = part.on.origins.iter().flatten().map(|stamp| stamp.id);
+            let ids = part.on.origins.iter().flatten().map(|stamp| stamp.id());
             installations.push(site.vol.start_installing(ids));
         }
         let mut failed = None;

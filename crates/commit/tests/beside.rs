@@ -37,7 +37,7 @@ fn in_two_steps(place: &Place, path: &Path, meanwhile: impl FnOnce()) {
     let file = File::options().write(true).open(path).unwrap();
     let name = path.file_name().unwrap().as_encoded_bytes();
     let id = place.vol.tree.stat_at(&place.vol.tree.root(), name).unwrap().id;
-    let oid = place.vol.oid(id);
+    let oid = id.oid();
     let step = |n| {
         let last_modification = Timespec { tv_sec: n, tv_nsec: 0 };
         let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };

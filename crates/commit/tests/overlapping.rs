@@ -85,7 +85,7 @@ fn page(place: &Place, name: &str, page: u64) -> WriteSet {
     let stamp = place.vol.tree.stat_at(&place.vol.tree.root(), name.as_bytes()).unwrap().stamp();
     let origin = Origin::Host { parent: Ix(0), name: name.into(), kind: Kind::File, stamp };
     let extents = vec![Extent { offset: page * PAGE, data: Data::Inline(vec![b'n'; 9]) }];
-    let content = Content::Patch { len: stamp.size, keep: stamp.size, extents };
+    let content = Content::Patch { len: stamp.length(), keep: stamp.length(), extents };
     let changed = Object { content, ..object(origin) };
     WriteSet { objects: vec![object(Origin::Root), changed], ..WriteSet::default() }
 }
@@ -106,7 +106,7 @@ fn who_overwrites_other_pages_of_a_file_waits_only_where_the_store_needs_it_or_s
     longer.objects[1].content = Content::Patch { len: 4 * PAGE, keep: 3 * PAGE, extents: vec![] };
     assert!(!begins_beside(&place, &first, &longer) && !begins_beside(&place, &longer, &first));
     // A plain read of it.
-    let oid = place.vol.oid(place.vol.tree.stat_at(&place.vol.tree.root(), b"f").unwrap().id);
+    let oid = place.vol.tree.stat_at(&place.vol.tree.root(), b"f").unwrap().id.oid();
     let publication = decided(&place, 1, &first);
     std::thread::scope(|scope| {
         let order = Order::new(place.vol.clone(), STALL);

@@ -591,7 +591,7 @@ impl Workset {
         let written = systx_vfs::claim::written(&volume.vol, set);
         let met = set.objects.iter().filter_map(|object| stamp_of(&object.origin));
         let whole = |stamp: Stamp| {
-            let oid = volume.vol.oid(stamp.id);
+            let oid = stamp.id().oid();
             [Object::Attr(oid), Object::Size(oid), Object::Pages { oid, first: 0, last: u64::MAX }]
         };
         Workset { written, read: met.flat_map(whole).collect() }

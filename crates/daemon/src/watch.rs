@@ -226,7 +226,7 @@ mod tests {
         let (closed, open) = (view("closed", false), view("open", true));
         let place = tempfile::tempdir().expect("a directory");
         let mut file = std::fs::File::create(place.path().join("f")).expect("a file");
-        let id = HostId { ino: 1, btime: Default::default() };
+        let id = HostId::new(1, Default::default());
         let watcher = Watcher::default();
         for view in [&closed, &open] {
             watcher.add(view, NodeId(7), (file.as_fd(), id));

@@ -28,7 +28,7 @@ use systx_fuse::wire::Opcode;
 use systx_fuse::{Config, Transport};
 use systx_guard::plain::{NoGate, Plain};
 use systx_store::host_locks::{LockFile, LockRange};
-use systx_store::io::HostId;
+use systx_store::io::Stat;
 
 /// Runs a test on a guarded directory, over each transport that this machine has.
 fn guarded(test: impl Fn(&Guarded)) {
@@ -552,15 +552,8 @@ fn the_store_has_no_name() {
     let dir = scratch();
     fs::create_dir(dir.path().join("store")).unwrap();
     fs::write(dir.path().join("store/f"), b"x").unwrap();
-    let s = rustix::fs::statx(
-        CWD,
-        dir.path().join("store"),
-        AtFlags::empty(),
-        rustix::fs::StatxFlags::BASIC_STATS | rustix::fs::StatxFlags::BTIME,
-    )
-    .unwrap();
-    let btime = systx_base::Time { secs: s.stx_btime.tv_sec, nanos: s.stx_btime.tv_nsec };
-    let hidden = [HostId { ino: s.stx_ino, btime }].into();
+    let told = rustix::fs::statx(CWD, dir.path().join("store"), AtFlags::empty(), Stat::WANTED);
+    let hidden = [Stat::told(&told.unwrap()).unwrap().id].into();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let open = || rustix::fs::open(dir.path(), flags, Mode::empty()).unwrap();
     let plain = Arc::new(Plain::new(open(), hidden, Arc::new(NoGate)).unwrap());

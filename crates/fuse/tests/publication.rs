@@ -317,25 +317,25 @@ impl Shape {
         let data = Data::Inline(vec![0]);
         self.writes.objects[ix.0 as usize].content =
             Content::Patch { len: 8, keep: 8, extents: vec![Extent { offset: 0, data }] };
-        let oid = arena.vol.oid(arena.stamp(name).id);
+        let oid = arena.stamp(name).id().oid();
         self.claims.push(Item::Pages { oid, first: 0, last: u64::MAX });
         self.claims.push(Item::Size(oid));
     }
     fn owner(&mut self, arena: &Arena, name: &str) {
         let ix = self.object(arena, name, Kind::File);
         self.writes.objects[ix.0 as usize].attrs.owner = Some((0, 0));
-        self.claims.push(Item::Attr(arena.vol.oid(arena.stamp(name).id)));
+        self.claims.push(Item::Attr(arena.stamp(name).id().oid()));
     }
     fn new_name_in(&mut self, arena: &Arena, dir: &str, name: &str) {
         let at = self.object(arena, dir, Kind::Dir);
         self.writes.binds.push(Bind { dir: at, name: name.into(), target: None, displaces: None });
-        let dir = arena.vol.oid(arena.stamp(dir).id);
+        let dir = arena.stamp(dir).id().oid();
         self.claims.push(Item::Entry { dir, name: name.as_bytes().into() });
     }
     fn name(&mut self, arena: &Arena, name: &str, displaces: Option<Kind>) {
         let displaces = displaces.map(|kind| self.object(arena, name, kind));
         self.writes.binds.push(Bind { dir: Ix(0), name: name.into(), target: None, displaces });
-        let dir = arena.vol.oid(root_id(arena));
+        let dir = root_id(arena).oid();
         self.claims.push(Item::Entry { dir, name: name.as_bytes().into() });
     }
 }
@@ -665,7 +665,7 @@ fn stores_to_a_mapping_are_writes() {
         let file = File::options().read(true).write(true).open(arena.mount.path("mapped")).unwrap();
         let mut map = map_unsafe::Shared::writable(&file, 4096).unwrap();
         map.write(b"stored!!");
-        let id = arena.stamp("mapped").id;
+        let id = arena.stamp("mapped").id();
         assert_ne!(
             fs::read(arena.below.join("mapped")).unwrap(),
             b"stored!!",
@@ -673,7 +673,7 @@ fn stores_to_a_mapping_are_writes() {
         );
         let engine = &arena.vol.engine;
         engine.begin(TxnId(9), BeginOptions::default());
-        let pages = ObjectRef::Pages { oid: arena.vol.oid(id), first: 0, last: 0 };
+        let pages = ObjectRef::Pages { oid: id.oid(), first: 0, last: 0 };
         assert!(matches!(engine.read(TxnId(9), pages), Access::Granted));
         assert!(arena.vol.flush(Some(TxnId(9)), id));
         assert_eq!(fs::read(arena.below.join("mapped")).unwrap(), b"stored!!");

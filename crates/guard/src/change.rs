@@ -58,12 +58,10 @@ impl<'a> Place<'a> {
 
     /// Its version now.
     pub(crate) fn stamp(self) -> Reply<Stamp> {
-        let seen = match self {
-            Place::Fd(_, fd) => sys::stat(fd)?,
-            Place::Own(object) => return object.stamp(),
-        };
-        let (ctime, mtime) = (seen.ctime, seen.mtime);
-        Ok(Stamp { id: seen.id, ctime, mtime, size: seen.size })
+        match self {
+            Place::Fd(_, fd) => Ok(sys::stat(fd)?.stamp()),
+            Place::Own(object) => object.stamp(),
+        }
     }
 
     /// The descriptor, by which a snapshot keeps what is there.

@@ -429,7 +429,7 @@ impl SharedVolume {
     pub(crate) fn reader_of(&self, file: HostId) -> Option<TxnId> {
         let waits = |t: &TxnId| self.engine.is_reserved(*t);
         let about_to = || self.inode_locks.readers(file).into_iter().find(waits);
-        self.engine.reserved_for(self.oid(file)).or_else(about_to)
+        self.engine.reserved_for(file.oid()).or_else(about_to)
     }
 
     /// A transaction keeps nobody out any more, but where just now pages are dropped for it, or it
@@ -589,7 +589,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     use systx_base::Time;
 
-    const FILE: HostId = HostId { ino: 7, btime: Time { secs: 0, nanos: 0 } };
+    const FILE: HostId = HostId::new(7, Time { secs: 0, nanos: 0 });
 
     #[test]
     fn a_ticket_is_read_from_its_name_and_nothing_else_is_one() {
@@ -607,7 +607,7 @@ mod tests {
         assert_eq!(locks.readers(FILE), [], "locked for a moment, or by nobody");
         let ticket = locks.want(Some(TxnId(2)), FILE, Some(Duration::from_secs(300)));
         assert_eq!(locks.readers(FILE), [TxnId(2)]);
-        assert_eq!(locks.readers(HostId { ino: 8, ..FILE }), []);
+        assert_eq!(locks.readers(HostId::new(8, Time::default())), []);
         locks.limit(ticket, Duration::ZERO);
         assert_eq!(locks.readers(FILE), []);
     }
@@ -625,8 +625,7 @@ mod tests {
                     for round in 0..300 {
                         let first = owner * 7 + round * 3;
                         let all = [0, 1 + round % 2 * 2, 2].map(|next| (first + next) % 5);
-                        let files: Vec<_> =
-                            all.iter().map(|ino| HostId { ino: *ino, ..FILE }).collect();
+                        let files = all.map(|number| HostId::new(number, Time::default()));
                         let tickets = locks.want_all(TxnId(owner), &files, HANG).unwrap();
                         assert_eq!(tickets.len(), files.len());
                         for file in all {

@@ -49,7 +49,6 @@ use systx_base::sync::Guard;
 use systx_base::{NodeId, Oid, TxnId};
 use systx_store::io::{HostId, Openers, Stamp, Stat};
 use systx_store::writeset::WriteSet;
-use systx_vfs::oid_of;
 
 mod marked;
 
@@ -216,7 +215,7 @@ pub trait ViewZero: Send + Sync {
 
     /// As [`ViewZero::file_of`].
     fn file_at(&self, id: HostId) -> Option<FileAt> {
-        self.file_of(oid_of(id)).filter(|file| file.id == id)
+        self.file_of(id.oid()).filter(|file| file.id == id)
     }
 }
 
@@ -461,11 +460,10 @@ impl UnderWay {
         for g in &self.guarded {
             for dir in &todo.dirs {
                 // First: what is answered from here on counts, whoever is known by now.
-                self.marked.forget_dir(oid_of(*dir));
+                self.marked.forget_dir(dir.oid());
                 let Some(node) = g.plain.node_of(*dir) else { continue };
                 g.caches.barrier(node)?;
-                for name in self.marked.names.get(&oid_of(*dir)).into_iter().flat_map(|n| n.keys())
-                {
+                for name in self.marked.names.get(&dir.oid()).into_iter().flat_map(|n| n.keys()) {
                     g.caches.drop_name(node, name)?;
                 }
                 g.caches.drop_attributes(node)?;
@@ -489,7 +487,7 @@ impl UnderWay {
                 if unwritten.is_none() && !locked.has(*id) {
                     return Ok(false);
                 }
-                self.marked.begin_pages(oid_of(*id));
+                self.marked.begin_pages(id.oid());
                 let node = g.plain.node_of(*id);
                 let dropped = node.map_or(Ok(()), |node| g.caches.drop_pages(node));
                 self.marked.end_pages();
@@ -511,10 +509,7 @@ impl UnderWay {
         decide: &mut impl FnMut() -> Result<(), E>,
     ) -> Option<Result<(), NotDecided<E>>> {
         let known = |dir: &HostId| {
-            self.guarded
-                .iter()
-                .filter_map(|g| Some((g, g.plain.node_of(*dir)?, oid_of(*dir))))
-                .next()
+            self.guarded.iter().filter_map(|g| Some((g, g.plain.node_of(*dir)?, dir.oid()))).next()
         };
         let dirs: Vec<_> = todo.dirs.iter().filter_map(known).collect();
         std::thread::scope(|scope| {
@@ -573,7 +568,7 @@ impl UnderWay {
         {
             // Of several that share a file the last one does it for all.
             let marks = self.vol.marks.read();
-            attrs.retain(|id| !marks.iter().any(|other| other.will_tell(oid_of(*id))));
+            attrs.retain(|id| !marks.iter().any(|other| other.will_tell(id.oid())));
         }
         if attrs.len() > TOLD_MAX {
             self.vol.afterwards.begin();
@@ -590,9 +585,9 @@ impl UnderWay {
     /// The objects that were replaced by others when the commit was installed: versions before and
     /// after. Who found one by its name and has yet to open it is to look again.
     pub fn replaced(&self, moves: &[(Stamp, Stamp)]) {
-        for (before, _) in moves.iter().filter(|(before, after)| before.id != after.id) {
+        for (before, _) in moves.iter().filter(|(before, after)| before.id() != after.id()) {
             for g in &self.guarded {
-                g.plain.supersede(before.id);
+                g.plain.supersede(before.id());
             }
         }
     }

@@ -19,7 +19,6 @@ use systx_store::io::Tree;
 use systx_store::real::RealIo;
 use systx_txn::ObjectRef;
 use systx_vfs::api::*;
-use systx_vfs::volume::Volume;
 
 const ROOT: Caller = Caller { uid: 0, gid: 0, tid: 1 };
 const NEW: NewAttr = NewAttr { mode: 0o644, umask: 0o022 };
@@ -86,8 +85,7 @@ fn is_root() -> bool {
 fn key(path: impl AsRef<Path>) -> u64 {
     let (dir, name) = (path.as_ref().parent().unwrap(), path.as_ref().file_name().unwrap());
     let io = RealIo::from_dir(open_dir(dir)).unwrap();
-    let id = io.stat_at(&io.root(), name.as_bytes()).unwrap().id;
-    Volume::new(Arc::new(io), Vec::new(), HashSet::new()).unwrap().oid(id).0
+    io.stat_at(&io.root(), name.as_bytes()).unwrap().id.oid().0
 }
 
 #[test]

@@ -124,8 +124,8 @@ impl VolumeStore {
         for object in &mut set.objects {
             let shares = overwritten_pages(object).is_some();
             if let (true, Origin::Host { stamp, .. }) = (shares, &mut object.origin)
-                && let Ok(stat) = self.tree.stat_of(ops, stamp.id.ino)
-                && (stat.id, stat.size) == (stamp.id, stamp.size)
+                && let Ok(stat) = self.tree.stat_of(ops, stamp.id().number())
+                && (stat.id, stat.size) == (stamp.id(), stamp.length())
             {
                 *stamp = stat.stamp();
             }
@@ -134,7 +134,7 @@ impl VolumeStore {
 
     /// Counts what is kept of a commit.
     fn displaced(&self, history: &History) {
-        let graves: u64 = history.done.graves.iter().map(|(_, stamp)| stamp.size).sum();
+        let graves: u64 = history.done.graves.iter().map(|(_, stamp)| stamp.length()).sum();
         let files = history.commit.befores.iter().map(|before| match &before.content {
             OldContent::InPlace { file: true, extents, .. } => {
                 extents.iter().map(|e| e.data.len()).sum()

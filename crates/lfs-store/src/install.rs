@@ -3,12 +3,12 @@
 
 use crate::own::{Own, clear};
 use crate::slot::{CHUNK, slot_name};
-use crate::tree::{VolumeTree, id_of};
+use crate::tree::{VolumeTree, stamp_of};
 use std::collections::{HashMap, HashSet};
 use systx_base::{Kind, TxnId};
 use systx_lfs::format::{BLOCK, Ino};
 use systx_lfs::{Error, Ops, SetAttrs, SetXattr, Shape};
-use systx_store::io::{HostId, Stamp, Stat};
+use systx_store::io::{Stamp, Stat};
 use systx_store::overwritten_pages;
 use systx_store::record::{Before, Done, Index, OldContent, before_name, grave_name};
 use systx_store::record::{overwritten, restored};
@@ -136,7 +136,7 @@ impl Install<'_, '_> {
             let object = set.object(ix);
             let ino = match &object.origin {
                 Origin::Root => systx_lfs::format::ROOT,
-                Origin::Host { stamp, .. } => stamp.id.ino,
+                Origin::Host { stamp, .. } => stamp.id().number(),
                 Origin::Grave { name, .. } => match self.ops.lookup(self.own.grave, name) {
                     Ok(link) => link.ino,
                     Err(Error::NotFound) => 0,
@@ -195,20 +195,20 @@ impl Install<'_, '_> {
             Err(Error::NotFound) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
-        if id_of(ino, &attrs) != met.id {
+        let now = stamp_of(ino, &attrs);
+        if now.id() != met.id() {
             return Ok(false);
         }
         let counts = object.is_changed() || self.index.is_removed(ix);
         if overwritten_pages(object).is_some() && !self.index.is_removed(ix) {
             // Others may have overwritten other pages since it was met, which moves its times.
-            return Ok(attrs.size == met.size);
+            return Ok(now.length() == met.length());
         }
-        let same = (attrs.mtime, attrs.size) == (met.mtime, met.size);
         Ok(attrs.kind == Kind::Dir
             || !counts
             || match &object.origin {
-                Origin::Grave { .. } => same,
-                _ => same && attrs.ctime == met.ctime,
+                Origin::Grave { .. } => now.has_data_of(&met),
+                _ => now == met,
             })
     }
 
@@ -260,8 +260,8 @@ impl Install<'_, '_> {
             && self.index.targets(ix).is_empty()
             && !self.index.is_displaced(ix)
             && !self.index.inside_removed(ix)
-            && !self.tree.is_open(stat.id.ino)
-            && !self.open.contains(&stat.id.ino)
+            && !self.tree.is_open(stat.id.number())
+            && !self.open.contains(&stat.id.number())
     }
 
     /// A new object, with all attributes of the old one, takes its name; the old one is displaced.
@@ -300,7 +300,7 @@ impl Install<'_, '_> {
             _ => vec![(0, stat.size)],
         };
         let total: u64 = ranges.iter().map(|(from, to)| to - from).sum();
-        let (ino, len) = (stat.id.ino, stat.size);
+        let (ino, len) = (stat.id.number(), stat.size);
         let mut extents = Vec::new();
         let file = self.keep && total > self.room;
         if file {
@@ -488,11 +488,7 @@ impl Install<'_, '_> {
 
     fn stamp(&mut self, ino: Ino) -> Result<Option<Stamp>> {
         match self.ops.attrs(ino) {
-            Ok(attrs) if attrs.nlink > 0 => {
-                let (ctime, mtime, size) = (attrs.ctime, attrs.mtime, attrs.size);
-                let id: HostId = id_of(ino, &attrs);
-                Ok(Some(Stamp { id, ctime, mtime, size }))
-            }
+            Ok(attrs) if attrs.nlink > 0 => Ok(Some(stamp_of(ino, &attrs))),
             Ok(_) | Err(Error::NotFound) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -508,7 +504,8 @@ impl Install<'_, '_> {
         let mut stamps = Vec::with_capacity(self.inos.len());
         for ix in self.all() {
             let here = self.stamp(self.ino(ix))?;
-            let is_gone = here.is_some_and(|here| gone.get(&ix).is_some_and(|g| g.id == here.id));
+            let is_gone =
+                here.is_some_and(|here| gone.get(&ix).is_some_and(|g| g.id() == here.id()));
             stamps.push(here.filter(|_| !is_gone));
         }
         Ok(Done { lsn, stamps, graves, outside: 0 })

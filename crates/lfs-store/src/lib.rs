@@ -30,4 +30,4 @@ mod unnamed;
 pub use before::{Before, before};
 pub use open::{Config, VolumeStore, open};
 pub use own::NAME as OWN_DIRECTORY;
-pub use tree::{VolumeTree, check_namespace, path_of};
+pub use tree::{VolumeTree, check_namespace, id_of, path_of, stamp_of};

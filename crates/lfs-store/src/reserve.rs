@@ -100,7 +100,7 @@ impl VolumeStore {
     fn content_blocks(&self, ops: &mut Ops<'_>, object: &Object) -> systx_lfs::Result<Blocks> {
         let (size, takes) = match &object.origin {
             Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => {
-                (stamp.size, taken(ops, stamp.id.ino)?)
+                (stamp.length(), taken(ops, stamp.id().number())?)
             }
             Origin::Root | Origin::New(_) => (0, 0),
         };
@@ -143,7 +143,7 @@ fn needed(
     for object in &set.objects {
         match &object.origin {
             Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => {
-                inos.insert(stamp.id.ino);
+                inos.insert(stamp.id().number());
             }
             Origin::New(kind) => {
                 new += 1;
@@ -253,7 +253,7 @@ impl VolumeStore {
         for object in set.objects.iter().filter(|object| !object.xattrs.is_empty()) {
             let mut all = match &object.origin {
                 Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => {
-                    self.xattr_sizes(stamp.id.ino)?
+                    self.xattr_sizes(stamp.id().number())?
                 }
                 Origin::Root => self.xattr_sizes(ROOT)?,
                 Origin::New(_) => Default::default(),

@@ -15,8 +15,8 @@ use systx_base::{Kind, Time, mix};
 use systx_lfs::format::{BLOCK, INO_MAX, Ino, ROOT};
 use systx_lfs::{Attrs, Clock, Ops, Volume};
 use systx_store::io::{
-    Class, Fixed, FsInfo, Handle, HostId, ListItem, Moment, Moments, Open, Openers, Project, Stat,
-    Tree,
+    Class, Fixed, FsInfo, Handle, HostId, ListItem, Moment, Moments, Open, Openers, Project, Stamp,
+    Stat, Tree,
 };
 use systx_store::writeset::{Content, Origin, WriteSet};
 
@@ -95,8 +95,13 @@ struct Going {
 }
 
 /// Identity of an object.
-pub(crate) fn id_of(ino: Ino, attrs: &Attrs) -> HostId {
-    HostId { ino, btime: attrs.btime }
+pub fn id_of(ino: Ino, attrs: &Attrs) -> HostId {
+    HostId::new(ino, attrs.btime)
+}
+
+/// Version of an object.
+pub fn stamp_of(ino: Ino, attrs: &Attrs) -> Stamp {
+    Stamp::new(id_of(ino, attrs), attrs.ctime, attrs.mtime, attrs.size)
 }
 
 impl VolumeTree {
@@ -191,7 +196,7 @@ impl VolumeTree {
         for object in &set.objects {
             let whole = matches!(object.content, Content::Whole { .. } | Content::Slot(_));
             let (true, Origin::Host { stamp, .. }) = (whole, &object.origin) else { continue };
-            let ino = stamp.id.ino;
+            let ino = stamp.id().number();
             // What is gone is found out by the installation.
             let Ok(stat) = self.look(|ops| self.stat_of(ops, ino)) else { continue };
             if !matches!(asked(&stat), None | Some(Openers::None)) {
@@ -404,7 +409,7 @@ impl Tree for VolumeTree {
     fn sync_data(&self, _: &Handle) -> Result<()> {
         self.volume.sync().map_err(io_error)
     }
-    fn is_settled(&self, _: Time) -> bool {
+    fn is_settled(&self, _: &Stamp) -> bool {
         // Nobody maps a file of a volume but through a view.
         true
     }

@@ -45,7 +45,6 @@ use systx_store::io::HostId;
 use systx_txn::ObjectRef;
 use systx_vfs::api::{Answer, Attr, Caller, Entry, Lock, OpenHow, Reply, Request, Requests, Valid};
 use systx_vfs::locks::Wait;
-use systx_vfs::oid_of;
 use table::{Found, Table};
 use writeback::Writeback;
 
@@ -71,7 +70,7 @@ fn ino_of(node: NodeId) -> Ino {
 
 /// Which object a number is.
 fn id_of(ops: &mut Ops<'_>, ino: Ino) -> systx_lfs::Result<HostId> {
-    Ok(HostId { ino, btime: ops.attrs(ino)?.btime })
+    Ok(systx_lfs_store::id_of(ino, &ops.attrs(ino)?))
 }
 
 /// The attributes of an object, as the volume has them.
@@ -221,7 +220,7 @@ impl VolumeView {
 
     /// Hands an object out that was found: one more lookup of its node.
     fn hand_out(&self, ino: Ino) -> Reply<Entry> {
-        let oid = oid_of(self.enter(ino)?);
+        let oid = self.enter(ino)?.oid();
         let reads = [ObjectRef::Attr(oid), ObjectRef::Size(oid)];
         self.entry(ino, self.reading(&reads, || self.attr(ino)))
     }
@@ -409,6 +408,6 @@ impl Requests for VolumeView {
             return Valid::default();
         }
         let known = self.table.id(ino_of(node));
-        known.map_or(Valid::default(), |(id, _)| self.gate.valid(oid_of(id), name))
+        known.map_or(Valid::default(), |(id, _)| self.gate.valid(id.oid(), name))
     }
 }

@@ -8,7 +8,6 @@ use systx_lfs::{Error, Link};
 use systx_store::io::HostId;
 use systx_txn::ObjectRef;
 use systx_vfs::api::{Attr, DirEntry, Entry, Reply, Requests, Sink};
-use systx_vfs::oid_of;
 
 /// What is looked up at once.  The kernel takes some 30 names with attributes in a request.
 const CHUNK: usize = 32;
@@ -104,7 +103,7 @@ impl VolumeView {
     fn attrs_of(&self, items: &[Item]) -> Reply<Vec<Option<Attr>>> {
         let asked = |(_, _, seen): &Item| seen.filter(|(link, _)| !self.table.has_told(link.ino));
         let asked: Vec<_> = items.iter().map(asked).collect();
-        let ids = asked.iter().flatten().map(|(_, id)| oid_of(*id));
+        let ids = asked.iter().flatten().map(|(_, id)| id.oid());
         let reads: Vec<_> =
             ids.flat_map(|oid| [ObjectRef::Attr(oid), ObjectRef::Size(oid)]).collect();
         self.reading(&reads, || {

@@ -238,7 +238,7 @@ impl VolumeView {
             let done =
                 self.mutating(Change { reads: emptied.as_slice(), subject, ..plain }, || {
                     let removed = self.change(|ops| {
-                        if ops.lookup(dir, name)?.ino != lost.id().ino {
+                        if ops.lookup(dir, name)?.ino != lost.id().number() {
                             return Ok(false);
                         }
                         if is_dir { ops.rmdir(dir, name) } else { ops.unlink(dir, name) }?;
@@ -280,7 +280,7 @@ impl VolumeView {
         let replaces = matches!(how, RenameHow::Replace | RenameHow::Whiteout);
         loop {
             let lost = self.named(to.0, to.1)?;
-            let lost_ino = lost.as_ref().map(|lost| lost.id().ino);
+            let lost_ino = lost.as_ref().map(|lost| lost.id().number());
             let emptied = lost.filter(|lost| replaces && lost.is_dir());
             let emptied = emptied.map(|lost| ObjectRef::List(lost.oid()));
             // Between two directories it keeps the kernel's one lock on all such renames.

@@ -42,7 +42,7 @@ impl Told {
 
     fn add(&self, id: HostId, writes: bool) -> u8 {
         let mut open = self.open.lock();
-        let count = open.entry(id.ino).or_insert(Count { id, readers: 0, writers: 0 });
+        let count = open.entry(id.number()).or_insert(Count { id, readers: 0, writers: 0 });
         let of = if writes { &mut count.writers } else { &mut count.readers };
         *of = of.saturating_add(1);
         if writes { OPEN | WRITES } else { OPEN }
@@ -60,13 +60,13 @@ impl Told {
     }
 
     fn count(&self, id: HostId) -> Option<Count> {
-        self.open.lock().get(&id.ino).filter(|count| count.id == id).copied()
+        self.open.lock().get(&id.number()).filter(|count| count.id == id).copied()
     }
 }
 
 impl Opens for Told {
     fn written_to(&self, id: HostId) -> Option<NodeId> {
-        self.count(id).filter(|count| count.writers > 0).map(|_| NodeId(id.ino))
+        self.count(id).filter(|count| count.writers > 0).map(|_| NodeId(id.number()))
     }
     fn openers(&self, id: HostId) -> Option<Openers> {
         let writers = self.count(id)?.writers > 0;
@@ -75,7 +75,7 @@ impl Opens for Told {
     fn open_for_writing(&self) -> Vec<(NodeId, HostId)> {
         let open = self.open.lock();
         let written = open.values().filter(|count| count.writers > 0);
-        written.map(|count| (NodeId(count.id.ino), count.id)).collect()
+        written.map(|count| (NodeId(count.id.number()), count.id)).collect()
     }
 }
 
@@ -102,7 +102,7 @@ impl Told {
         // Who has read it since then, and found nobody that has it open for writing, does not keep
         // it locked.
         if let Err(killed) = may_write() {
-            self.remove(id.ino, handle);
+            self.remove(id.number(), handle);
             return Err(killed);
         }
         // Pages go when a commit has them dropped, with nobody writing.
@@ -116,12 +116,12 @@ impl Told {
 
     /// Sets or gives up a lock.
     pub fn lock(&self, at: Object<'_>, lock: Lock, wait: Option<&Arc<Wait>>) -> Reply<()> {
-        self.locks.set(NodeId(at.id.ino), lock, wait, &|| self.lock_file(at.id))
+        self.locks.set(NodeId(at.id.number()), lock, wait, &|| self.lock_file(at.id))
     }
 
     /// The first lock in the way.
     pub fn test(&self, at: Object<'_>, lock: Lock) -> Reply<Option<Lock>> {
-        self.locks.test(NodeId(at.id.ino), lock, &|| self.lock_file(at.id))
+        self.locks.test(NodeId(at.id.number()), lock, &|| self.lock_file(at.id))
     }
 
     fn lock_file(&self, id: HostId) -> Reply<LockFile> {

@@ -9,10 +9,10 @@ use systx_guard::change::{Change, Place, Versioned};
 use systx_guard::inode_locks::writers::FileAt;
 use systx_guard::publication::{BARRIER, Opens, ViewZero};
 use systx_guard::zero::Zero;
+use systx_lfs_store::stamp_of;
 use systx_store::io::{HostId, Stamp};
 use systx_txn::ObjectRef;
 use systx_vfs::api::{Caller, Entry, Reply};
-use systx_vfs::oid_of;
 
 /// An object that a request changes.
 pub(crate) struct Object<'v> {
@@ -30,7 +30,7 @@ impl std::fmt::Debug for Object<'_> {
 impl Object<'_> {
     /// Its key in the conflict engine.
     pub fn oid(&self) -> Oid {
-        oid_of(self.id)
+        self.id.oid()
     }
 
     pub fn place(&self) -> (Oid, Place<'_>) {
@@ -64,8 +64,8 @@ impl Versioned for Object<'_> {
         self.id
     }
     fn stamp(&self) -> Reply<Stamp> {
-        let attrs = self.view.look(|ops| ops.attrs(self.id.ino))?;
-        Ok(Stamp { id: self.id, ctime: attrs.ctime, mtime: attrs.mtime, size: attrs.size })
+        let number = self.id.number();
+        Ok(stamp_of(number, &self.view.look(|ops| ops.attrs(number))?))
     }
 }
 
@@ -88,11 +88,11 @@ impl ViewZero for VolumeView {
         self.table.id(ino_of(NodeId::ROOT)).map(|(id, _)| id)
     }
     fn node_of(&self, id: HostId) -> Option<NodeId> {
-        let (known, _) = self.table.id(id.ino)?;
-        (known == id).then_some(NodeId(id.ino))
+        let (known, _) = self.table.id(id.number())?;
+        (known == id).then_some(NodeId(id.number()))
     }
     fn number_of(&self, id: HostId) -> Option<NodeId> {
-        Some(NodeId(id.ino))
+        Some(NodeId(id.number()))
     }
     fn is_dir(&self, node: NodeId) -> bool {
         self.table.id(ino_of(node)).is_some_and(|(_, kind)| kind == Kind::Dir)
@@ -117,7 +117,7 @@ impl Zero for VolumeView {
         matches!(kind, Kind::Socket | Kind::Fifo).then_some(id)
     }
     fn hand_out_met(&self, _: Option<OwnedFd>, id: HostId) -> Reply<Option<Entry>> {
-        match self.hand_out(id.ino) {
+        match self.hand_out(id.number()) {
             Ok(entry) => Ok(Some(entry)),
             Err(Errno::NOENT | Errno::STALE) => Ok(None),
             Err(errno) => Err(errno),

@@ -9,7 +9,6 @@ use systx_lfs::format::{Ino, ROOT};
 use systx_store::io::HostId;
 use systx_vfs::api::Reply;
 use systx_vfs::listing::Listing;
-use systx_vfs::oid_of;
 
 struct Known {
     id: HostId,
@@ -38,7 +37,7 @@ impl Known {
 
     fn file(&self) -> Option<FileAt> {
         let (looked_up, at) = self.looked_up;
-        let file = FileAt { node: NodeId(self.id.ino), id: self.id, looked_up, at };
+        let file = FileAt { node: NodeId(self.id.number()), id: self.id, looked_up, at };
         (self.kind == Kind::File).then_some(file)
     }
 }
@@ -86,7 +85,7 @@ impl Table {
         }
         let (id, kind) = meet()?;
         state.known.insert(ino, Known::new(id, kind));
-        state.by_oid.insert(oid_of(id), ino);
+        state.by_oid.insert(id.oid(), ino);
         Ok(id)
     }
 
@@ -99,7 +98,7 @@ impl Table {
         if known.lookups > 0 {
             return None;
         }
-        let (is_unnamed, oid) = (known.is_unnamed, oid_of(known.id));
+        let (is_unnamed, oid) = (known.is_unnamed, known.id.oid());
         state.known.remove(&ino);
         state.by_oid.remove(&oid);
         Some((ino, is_unnamed))
@@ -143,7 +142,7 @@ impl Table {
     /// Another object is in its place.
     pub fn supersede(&self, id: HostId) {
         let mut state = self.0.lock();
-        if let Some(known) = state.known.get_mut(&id.ino).filter(|known| known.id == id) {
+        if let Some(known) = state.known.get_mut(&id.number()).filter(|known| known.id == id) {
             known.superseded = true;
         }
     }

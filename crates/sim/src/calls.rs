@@ -16,7 +16,8 @@ use std::io::{Error, ErrorKind, Result};
 use std::sync::atomic::Ordering;
 use systx_base::{Gid, Kind, Time, Uid};
 use systx_store::io::{
-    Class, Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Project, Rename, Stat, Tree,
+    Class, Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Project, Rename, Stamp,
+    Stat, Tree,
 };
 
 const DEV: u64 = 0x51;
@@ -48,7 +49,7 @@ fn stat_of(ino: u64, inode: &Inode) -> Stat {
     let rdev = if let Body::Special { rdev } = &inode.body { *rdev } else { 0 };
     let size = if inode.kind == Kind::Dir { PAGE as u64 } else { inode.meta.size };
     Stat {
-        id: HostId { ino, btime: inode.btime },
+        id: HostId::new(ino, inode.btime),
         dev: DEV,
         kind: inode.kind,
         mode: inode.meta.mode,
@@ -284,7 +285,7 @@ impl Tree for SimFs {
         self.stat_at(at, name).map(|_| Project::default())
     }
 
-    fn is_settled(&self, _: Time) -> bool {
+    fn is_settled(&self, _: &Stamp) -> bool {
         false
     }
 

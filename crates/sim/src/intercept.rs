@@ -11,7 +11,7 @@ use std::io::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use systx_base::{Gid, Kind, Time, Uid};
 use systx_store::io::{
-    Fixed, FsInfo, Handle, Io, ListItem, Open, Openers, Project, Rename, Stat, Tree,
+    Fixed, FsInfo, Handle, Io, ListItem, Open, Openers, Project, Rename, Stamp, Stat, Tree,
 };
 
 /// Which call.
@@ -284,8 +284,8 @@ impl Tree for Intercept {
     fn project(&self, at: &Handle, name: &[u8]) -> Result<Project> {
         self.get(Op::Stat, Some((at, name)), |s| s.project(at, name))
     }
-    fn is_settled(&self, changed: Time) -> bool {
-        self.sim.is_settled(changed)
+    fn is_settled(&self, version: &Stamp) -> bool {
+        self.sim.is_settled(version)
     }
     fn shares_files(&self) -> bool {
         self.sim.shares_files()

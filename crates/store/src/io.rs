@@ -13,7 +13,7 @@
 use std::any::Any;
 use std::io::Result;
 use std::sync::Arc;
-use systx_base::{Gid, Kind, Time, Uid};
+use systx_base::{Gid, Kind, Oid, Time, Uid, mix};
 
 /// An open file or directory.  Cheap to clone; closed with the last clone.  What is inside belongs
 /// to the [`Tree`] that made it.
@@ -40,20 +40,44 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-/// Identity of an inode for as long as it exists: the inode number, and the birth time, which tells
-/// a recycled number from the old file.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+/// Identity of an object for as long as it exists.  The default is that of none.
+///
+/// Only stores make one and look into it (`systx-structure`): the inode number, and the birth time,
+/// which tells a recycled number from the old file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct HostId {
-    /// `st_ino`.
-    pub ino: u64,
-    /// `stx_btime`; zero where the file system keeps none.
-    pub btime: Time,
+    pub(crate) ino: u64,
+    /// Zero where the file system keeps none.
+    pub(crate) btime: Time,
 }
 
 impl HostId {
-    /// When it was made, where the file system knows.
+    /// What a store says of an object: its number, and its birth time or zero.
+    pub const fn new(number: u64, born: Time) -> HostId {
+        HostId { ino: number, btime: born }
+    }
+
+    /// The number that `stat` and listings show: of one existing object at a time.
+    pub fn number(self) -> u64 {
+        self.ino
+    }
+
+    /// When it was made, where the store knows.
     pub fn born(self) -> Option<Time> {
         Some(self.btime).filter(|born| *born != Time::default())
+    }
+
+    /// The key in the conflict engine.  A number is used again while transactions still remember
+    /// the old file.  Where the file system keeps no birth times, that can at worst make two
+    /// transactions conflict that need not, and the one that remembers loses at its validation in
+    /// any case.
+    ///
+    /// Births are spread over all bits, so that two objects have the same key by chance once in
+    /// 2^64.
+    pub fn oid(self) -> Oid {
+        let Time { secs, nanos } = self.btime;
+        let born = secs.wrapping_mul(1_000_000_000).wrapping_add(i64::from(nanos));
+        Oid(self.ino ^ mix(born.cast_unsigned()))
     }
 }
 
@@ -116,21 +140,69 @@ pub struct Stat {
     pub ctime: Time,
 }
 
-/// What must not have changed for a version to still be the one that was read.
+/// What must not have changed for a version to still be the one that was read.  As with [`HostId`],
+/// only stores make one and look into it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Stamp {
-    /// Which inode.
-    pub id: HostId,
+    pub(crate) id: HostId,
     /// Last change of data or attributes: from Linux 6.13 on it moves with every change that a
     /// `statx` could have separated.
-    pub ctime: Time,
+    pub(crate) ctime: Time,
     /// Last change of the data.
-    pub mtime: Time,
+    pub(crate) mtime: Time,
+    pub(crate) size: u64,
+}
+
+impl Stamp {
+    /// What a store says of an object: which one, its change and modification time, its length.
+    pub fn new(id: HostId, ctime: Time, mtime: Time, size: u64) -> Stamp {
+        Stamp { id, ctime, mtime, size }
+    }
+
+    /// Which object it is a version of.
+    pub fn id(&self) -> HostId {
+        self.id
+    }
+
     /// Length in bytes.
-    pub size: u64,
+    pub fn length(&self) -> u64 {
+        self.size
+    }
+
+    /// Last change of the data.
+    pub fn modified(&self) -> Time {
+        self.mtime
+    }
+
+    /// Whether object and data are those of another version; its attributes may differ.
+    pub fn has_data_of(&self, other: &Stamp) -> bool {
+        (self.id, self.mtime, self.size) == (other.id, other.mtime, other.size)
+    }
 }
 
 impl Stat {
+    /// Stands for an entry of which nothing is known but what a listing tells.
+    pub fn unseen(number: u64, kind: Kind) -> Stat {
+        let time = Time::default();
+        let is_dir = kind == Kind::Dir;
+        Stat {
+            id: HostId::new(number, time),
+            dev: 0,
+            kind,
+            mode: if is_dir { 0o755 } else { 0o444 },
+            uid: 0,
+            gid: 0,
+            nlink: if is_dir { 2 } else { 1 },
+            size: 0,
+            blocks: 0,
+            blksize: 4096,
+            rdev: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+        }
+    }
+
     /// The part that identifies a version.
     pub fn stamp(&self) -> Stamp {
         Stamp { id: self.id, ctime: self.ctime, mtime: self.mtime, size: self.size }
@@ -264,9 +336,9 @@ pub trait Tree: Send + Sync {
     /// Makes a file's data and what is needed to read it back durable.  What programs have stored
     /// in mappings is written back with that, so the next such store moves the change time.
     fn sync_data(&self, h: &Handle) -> Result<()>;
-    /// True only if no page of a file whose last change was at `changed` can be dirty in somebody's
-    /// mapping, so that the next store through one moves the change time.  `false`: not known.
-    fn is_settled(&self, changed: Time) -> bool;
+    /// True only if no page of a file of which this is the version can be dirty in somebody's
+    /// mapping, so that the next store through one is another version.  `false`: not known.
+    fn is_settled(&self, version: &Stamp) -> bool;
     /// Who else has this open file open.
     fn openers(&self, h: &Handle) -> Result<Openers>;
 

@@ -95,7 +95,7 @@ impl Graveyard<'_> {
             return Ok(None);
         };
         let now = io.stat(&file)?;
-        if (now.id, now.mtime, now.size) != (seat.now.id, seat.now.mtime, seat.now.size) {
+        if !now.stamp().has_data_of(&seat.now) {
             return Ok(None);
         }
         let longest = seat.patches.iter().map(|p| p.len).fold(now.size, u64::max);

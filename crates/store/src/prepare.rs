@@ -240,9 +240,7 @@ pub(crate) fn is_version(origin: &Origin, stat: &Stat) -> bool {
             stamp.id == now.id
         }
         Origin::Host { stamp, .. } => *stamp == now,
-        Origin::Grave { stamp, .. } => {
-            (stamp.id, stamp.mtime, stamp.size) == (now.id, now.mtime, now.size)
-        }
+        Origin::Grave { stamp, .. } => stamp.has_data_of(&now),
         _ => true,
     }
 }

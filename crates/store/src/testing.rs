@@ -6,7 +6,8 @@ use crate::history::{CommitMeta, TxnKind};
 use crate::instance::Instance;
 pub use crate::interface::Store;
 use crate::io::{
-    Class, Fixed, FsInfo, Handle, Io, ListItem, Open, Openers, Project, Rename, Stat, Tree as _,
+    Class, Fixed, FsInfo, Handle, Io, ListItem, Open, Openers, Project, Rename, Stamp, Stat,
+    Tree as _,
 };
 use crate::real::RealIo;
 use crate::writeset::{
@@ -397,8 +398,8 @@ impl crate::io::Tree for Dying {
         let info = self.inner.fs_info()?;
         Ok(FsInfo { class: self.class.unwrap_or(info.class), ..info })
     }
-    fn is_settled(&self, changed: Time) -> bool {
-        self.inner.is_settled(changed)
+    fn is_settled(&self, version: &Stamp) -> bool {
+        self.inner.is_settled(version)
     }
     fn shares_files(&self) -> bool {
         self.inner.shares_files()

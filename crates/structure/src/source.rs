@@ -93,10 +93,16 @@ impl Source {
         })
     }
 
-    /// Lines of code: neither blank, nor a comment, nor of a test.
+    /// The lines of code: neither blank, nor a comment, nor of a test.
+    pub fn code(&self) -> impl Iterator<Item = &str> {
+        let code = self.code.iter().filter(|n| self.is_code(**n));
+        code.filter_map(|n| self.lines.get(n.wrapping_sub(1)).map(String::as_str))
+    }
+
+    /// How many there are.
     #[must_use]
     pub fn code_lines(&self) -> usize {
-        self.code.iter().filter(|n| self.is_code(**n)).count()
+        self.code().count()
     }
 
     /// Lines of code within a span.

@@ -60,7 +60,7 @@ pub struct Attr {
 impl From<&Stat> for Attr {
     fn from(stat: &Stat) -> Attr {
         Attr {
-            ino: stat.id.ino,
+            ino: stat.id.number(),
             kind: stat.kind,
             mode: stat.mode,
             nlink: stat.nlink,

@@ -21,8 +21,8 @@ use glimpse::Builder;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use systx_base::{Kind, NodeId, Time};
-use systx_store::io::{Handle, HostId, ListItem, Stat};
+use systx_base::{Kind, NodeId};
+use systx_store::io::{Handle, ListItem, Stat};
 use systx_txn::ObjectRef;
 
 mod glimpse;
@@ -155,7 +155,7 @@ impl Below {
             reach.work.read_of(ObjectRef::Entry { dir: base.oid(), name })?;
         }
         let handle = reach.dir_handle(st, parent)?;
-        let above = base.stamp.id;
+        let above = base.stamp.id();
         let listed_name = dir.base_names.as_ref().and_then(|names| names.get_key_value(name));
         let name = listed_name.map(|(name, _)| name.clone()).unwrap_or_else(|| Name::from(name));
         let found = match reach.tree().stat_at(&handle, &name) {
@@ -216,7 +216,7 @@ impl Below {
         let mut grows = false;
         if !foreign && !reach.work.meet_frozen(st.base(place.0).ok(), stat.id) {
             grows = reach.grows_in(st, place.0, place.1, &stat);
-            let oid = reach.vol.oid(stat.id);
+            let oid = stat.id.oid();
             let read = || -> Reply<bool> {
                 let again = reach.work.read_of(ObjectRef::Attr(oid))?;
                 let sized = stat.kind == Kind::File && !grows;
@@ -302,25 +302,7 @@ impl Below {
         };
         self.reach.tree().list(dir, look).map_err(errno)?;
         let Some((ino, kind)) = found else { return Ok(None) };
-        let time = Time::default();
-        let is_dir = kind == Kind::Dir;
-        let stat = Stat {
-            id: HostId { ino, btime: time },
-            dev: 0,
-            kind,
-            mode: if is_dir { 0o755 } else { 0o444 },
-            uid: 0,
-            gid: 0,
-            nlink: if is_dir { 2 } else { 1 },
-            size: 0,
-            blocks: 0,
-            blksize: 4096,
-            rdev: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-        };
-        Ok(Some(self.add_place(st, place, &stat, true)))
+        Ok(Some(self.add_place(st, place, &Stat::unseen(ino, kind), true)))
     }
 
     /// Makes sure that all names of the backing directory are known.
@@ -334,7 +316,7 @@ impl Below {
         }
         let mut names = HashMap::new();
         let node = st.node(dir)?;
-        if let Some(above) = node.base.as_ref().filter(|b| !b.foreign).map(|b| b.stamp.id) {
+        if let Some(above) = node.base.as_ref().filter(|b| !b.foreign).map(|b| b.stamp.id()) {
             let handle = reach.dir_handle(st, dir)?;
             reach
                 .tree()

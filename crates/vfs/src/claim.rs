@@ -17,8 +17,8 @@ use systx_txn::Object;
 /// Every object of the engine that a write set changes.
 pub fn written(vol: &Volume, set: &WriteSet) -> Vec<Object> {
     let oid_of = |ix: Ix| match &set.objects.get(ix.0 as usize)?.origin {
-        Origin::Root => Some(vol.oid(vol.tree.stat(&vol.tree.root()).ok()?.id)),
-        Origin::Host { stamp, .. } => Some(vol.oid(stamp.id)),
+        Origin::Root => Some(vol.tree.stat(&vol.tree.root()).ok()?.id.oid()),
+        Origin::Host { stamp, .. } => Some(stamp.id().oid()),
         Origin::Grave { .. } | Origin::New(_) => None,
     };
     let mut out = Vec::new();
@@ -29,7 +29,7 @@ pub fn written(vol: &Volume, set: &WriteSet) -> Vec<Object> {
     }
     for object in &set.objects {
         let Origin::Host { stamp, .. } = &object.origin else { continue };
-        let oid = vol.oid(stamp.id);
+        let oid = stamp.id().oid();
         let a = &object.attrs;
         // The modification time that goes with a change of content is implied by it.
         let implied = object.content != Content::Keep;
@@ -52,10 +52,10 @@ fn written_content(oid: Oid, stamp: &Stamp, content: &Content, out: &mut Vec<Obj
         }
         Content::Patch { len, keep, extents } => {
             out.extend(extents.iter().filter_map(|e| pages(oid, e)));
-            if *len != stamp.size || *keep < stamp.size {
+            if *len != stamp.length() || *keep < stamp.length() {
                 out.push(Object::Size(oid));
             }
-            if *keep < stamp.size {
+            if *keep < stamp.length() {
                 out.push(from(*keep / PAGE));
             }
         }

@@ -73,7 +73,7 @@ impl Frozen {
             if self.appended.iter().any(|file| file.ix.0 as usize == i) {
                 return None;
             }
-            if reach.others.is_open(st.base(*self.nodes.get(i)?).ok()?.stamp.id) {
+            if reach.others.is_open(st.base(*self.nodes.get(i)?).ok()?.stamp.id()) {
                 return None;
             }
             let (dir, name) = reach.backing_place(st, *self.nodes.get(i)?).ok()?;
@@ -115,7 +115,7 @@ impl State {
             // What was made is there now under the name that the view knows.
             let place = old.or_else(|| node.place.clone());
             node.base = Some(Base::met(*stamp, place));
-            node.attr.ino = stamp.id.ino;
+            node.attr.ino = stamp.id().number();
             if frozen.taken.contains(&id) {
                 // The names that are still to come will move the time of their directory again.
                 let again = node.dir().is_some_and(|dir| dir.changes().next().is_some());
@@ -130,7 +130,7 @@ impl State {
                 dir.rights = rights;
                 dir.read_xattrs = None;
             }
-            self.nodes.identify(stamp.id, id);
+            self.nodes.identify(stamp.id(), id);
         }
         self.rebase_places();
     }
@@ -418,11 +418,11 @@ impl<'a> Frost<'a> {
         let node = self.st.nodes.get(dir)?;
         let base = node.base.as_ref()?;
         let (up, name) = base.place.as_ref()?;
-        let id = |id| self.st.nodes.get(id)?.base.as_ref().map(|base| base.stamp.id);
+        let id = |id| self.st.nodes.get(id)?.base.as_ref().map(|base| base.stamp.id());
         let had = |(name, child): (&Name, Child)| Some((name.to_vec(), id(child.base?)));
         Some(Emptied {
             path: self.strip(self.st.base_path_in(&self.reach.vol, *up, name)),
-            mtime: self.reach.vol.current(base.stamp).mtime,
+            mtime: self.reach.vol.current(base.stamp).modified(),
             names: node.dir()?.children().filter_map(had).collect(),
         })
     }
@@ -571,7 +571,7 @@ impl<'a> Frost<'a> {
             };
             // Parents come first.
             let parent_is = inside.get(parent.0 as usize).copied().unwrap_or(false);
-            inside.push(parent_is || roots.contains(&stamp.id));
+            inside.push(parent_is || roots.contains(&stamp.id()));
             let mode =
                 self.out.nodes.get(i).and_then(|id| self.st.nodes.get(*id)).map(|n| n.attr.mode);
             let may_run = mode.is_none_or(|mode| mode & 0o111 != 0);
@@ -579,7 +579,7 @@ impl<'a> Frost<'a> {
             if parent_is
                 && !is_named
                 && !may_run
-                && stamp.size <= IN_PLACE_MAX
+                && stamp.length() <= IN_PLACE_MAX
                 && let Content::Whole { len, extents } = &mut object.content
                 && *len <= IN_PLACE_MAX
             {

@@ -65,8 +65,8 @@ impl File {
     /// Whether this can be the file, with more at its end.
     pub fn has_grown_to(&self, base: &Base, now: &Stat) -> bool {
         let stamp = now.stamp();
-        stamp.id == base.stamp.id
-            && stamp.size >= base.stamp.size
+        stamp.id() == base.stamp.id()
+            && stamp.length() >= base.stamp.length()
             && self.rights == (now.mode, now.uid, now.gid)
     }
 }
@@ -121,7 +121,7 @@ impl Growing {
         content: &mut Content,
     ) -> Option<(u64, Vec<u8>)> {
         let tail = self.files.get(&id)?.tail.clone()?;
-        let from = node.base.as_ref()?.stamp.size;
+        let from = node.base.as_ref()?.stamp.length();
         if let Content::Slot(slot) = content {
             // Nothing was there before: all of it is in the slot.
             let data = Data::Slot { slot: *slot, at: 0, len: node.attr.size };
@@ -204,11 +204,11 @@ impl Volume {
             let before = self.tree.stat(&handle).ok()?;
             let tail = tail_of(&*self.tree, &handle, file.from).ok()?;
             let now = self.tree.stat_at(&dir, name).ok()?.stamp();
-            if now.id != stamp.id || now.size < file.from || tail != file.tail {
+            if now.id() != stamp.id() || now.length() < file.from || tail != file.tail {
                 return None;
             }
             // In a guarded directory the pages behind the end that was met are not held.
-            let same = now == *stamp && now.size == file.from;
+            let same = now == *stamp && now.length() == file.from;
             if !same && is_guarded {
                 return None;
             }
@@ -253,7 +253,7 @@ fn shift(writes: &mut WriteSet, file: &Appended, now: Stamp) -> Option<u64> {
     if let Origin::Host { stamp, .. } = &mut object.origin {
         *stamp = now;
     }
-    let by = now.size - file.from;
+    let by = now.length() - file.from;
     if by == 0 {
         return None;
     }
@@ -264,7 +264,7 @@ fn shift(writes: &mut WriteSet, file: &Appended, now: Stamp) -> Option<u64> {
         extent.offset += by;
     }
     // Who looks for the last change finds the last one.
-    object.attrs.mtime = object.attrs.mtime.map(|mtime| mtime.max(now.mtime));
+    object.attrs.mtime = object.attrs.mtime.map(|mtime| mtime.max(now.modified()));
     Some(by)
 }
 

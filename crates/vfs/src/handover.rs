@@ -57,7 +57,7 @@ impl<'v> Handover<'v> {
     /// Which object a node is, by what was installed last.
     pub fn committed_as(&self, id: NodeId) -> Option<HostId> {
         let st = self.0.state.lock();
-        st.nodes.get(id)?.base.as_ref().map(|base| base.stamp.id)
+        st.nodes.get(id)?.base.as_ref().map(|base| base.stamp.id())
     }
 
     /// The committed object of a node, found where it was installed: a handle of the file system
@@ -77,7 +77,7 @@ impl<'v> Handover<'v> {
             }
         };
         let stat = reach.tree().stat(&handle).map_err(errno)?;
-        if stat.id != base.stamp.id {
+        if stat.id != base.stamp.id() {
             return Err(Errno::STALE);
         }
         Ok((reach.work.bare(&handle).clone(), stat.id, stat.kind))
@@ -90,7 +90,7 @@ impl<'v> Handover<'v> {
             .iter()
             .filter_map(|(id, node)| {
                 let base = node.base.as_ref().filter(|b| !b.foreign && node.attr.nlink > 0)?;
-                Some((base.stamp.id, id))
+                Some((base.stamp.id(), id))
             })
             .collect()
     }

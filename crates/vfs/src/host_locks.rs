@@ -96,7 +96,7 @@ fn lock_file(reach: &Reach, state: &Mutex<State>, locks: &Locks, node: NodeId) -
         drop(st);
         return locks.unnamed(node).map_err(errno);
     }
-    let id = st.base(node)?.stamp.id;
+    let id = st.base(node)?.stamp.id();
     if let Some(files) = files {
         return files.of(id).map_err(errno);
     }
@@ -130,7 +130,7 @@ fn lock_file_of(reach: &Reach, io: &RealIo, dir: &Handle, name: &[u8]) -> Reply<
     let before = reach.vol.overlay.as_ref().and_then(|_| look());
     let file = LockFile::of(io, dir, name).map_err(errno)?;
     if let (Some(before), Some(after)) = (before, before.and_then(|_| look()))
-        && (before.id, before.mtime, before.size) == (after.id, after.mtime, after.size)
+        && before.has_data_of(&after)
     {
         reach.vol.note_own(before, after);
     }

@@ -30,7 +30,6 @@ mod numbers;
 mod ops;
 pub mod paths;
 pub use locks::Openings;
-pub use node::oid_of;
 mod reach;
 mod request;
 pub mod scope;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use systx_base::sync::Mutex;
-use systx_base::{Gid, Kind, NodeId, Oid, Time, Uid, mix};
+use systx_base::{Gid, Kind, NodeId, Oid, Time, Uid};
 use systx_store::io::{Fixed, HostId, Project, Stamp, Stat};
 
 const S_ISUID: u32 = 0o4000;
@@ -44,19 +44,8 @@ impl Base {
 
     /// Its key in the conflict engine.
     pub fn oid(&self) -> Oid {
-        oid_of(self.stamp.id)
+        self.stamp.id().oid()
     }
-}
-
-/// The key of an object in the conflict engine: its inode number, and when it was born. A number is
-/// used again while transactions still remember the old file. Where the file system keeps no birth
-/// times, that can at worst make two transactions conflict that need not, and the one that
-/// remembers loses at its validation in any case.
-///
-/// Births are spread over all bits, so that two objects have the same key by chance once in 2^64.
-pub fn oid_of(id: HostId) -> Oid {
-    let born = id.btime.secs.wrapping_mul(1_000_000_000).wrapping_add(i64::from(id.btime.nanos));
-    Oid(id.ino ^ mix(born.cast_unsigned()))
 }
 
 /// Attributes that differ from the base.
@@ -197,7 +186,7 @@ impl Node {
     /// Identity on the volume's backing file system.  The root of another file system may have the
     /// number of something here.
     fn host_id(&self) -> Option<HostId> {
-        self.base.as_ref().filter(|base| !base.foreign).map(|base| base.stamp.id)
+        self.base.as_ref().filter(|base| !base.foreign).map(|base| base.stamp.id())
     }
     /// Where it was met on the backing file system; `None` for the root, and for what is new.
     pub fn met_at(&self) -> Option<&(NodeId, Name)> {
@@ -299,7 +288,7 @@ impl Nodes {
             }
         }
         if let Some(host) = host {
-            self.highest = self.highest.max(host.ino);
+            self.highest = self.highest.max(host.number());
             self.identify(host, id);
         }
         id
@@ -357,5 +346,5 @@ impl Nodes {
 
 /// Inode numbers are often dense: the multiplication spreads them.
 fn hash(host: HostId) -> usize {
-    (host.ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
+    (host.number().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
 }

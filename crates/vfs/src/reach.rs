@@ -104,7 +104,7 @@ impl Reach {
         if again() {
             return true;
         }
-        if !self.vol.is_installing(base.stamp.id) && self.vol.current(base.stamp) == base.stamp {
+        if !self.vol.is_installing(base.stamp.id()) && self.vol.current(base.stamp) == base.stamp {
             return false;
         }
         let _quiet = self.vol.quiesce();
@@ -118,7 +118,7 @@ impl Reach {
         let quiet = self.vol.quiesce();
         let seen = look().map_err(errno)?;
         drop(quiet);
-        if !engine.is_changing(self.vol.oid(seen.id)) && engine.moment() == moment {
+        if !engine.is_changing(seen.id.oid()) && engine.moment() == moment {
             return Ok(seen);
         }
         // A plain write leaves alone what was recorded, and moves the version.
@@ -233,7 +233,7 @@ impl Reach {
                 let base = st.base(id)?;
                 let Some((_, name)) = &base.place else { return Ok(handle.clone()) };
                 let next = self.tree().open_dir(&handle, name)?;
-                let same = self.tree().stat(&next)?.id == base.stamp.id;
+                let same = self.tree().stat(&next)?.id == base.stamp.id();
                 if same { Ok(next) } else { Err(Errno::NOENT.into()) }
             };
             handle = step().map_err(|e| (id, e))?;
@@ -276,7 +276,7 @@ impl Reach {
         let base = st.base(node)?;
         // What programs have stored in mappings of it comes first; that of a snapshot has come.
         let settled =
-            self.work.is_frozen(base.oid()) || self.others.flush(self.work.txn, base.stamp.id);
+            self.work.is_frozen(base.oid()) || self.others.flush(self.work.txn, base.stamp.id());
         let (dir, name) = self.backing_place(st, node)?;
         let handle = match self.tree().open_file(&dir, &name, self.how_to_open(st, base)) {
             Ok(handle) => handle,
@@ -287,7 +287,7 @@ impl Reach {
         // it was met, moves no time stamp.  Writing it back makes the next store fault, and that
         // moves the stamp.  A sync of everything since the last change has done so.
         if !settled
-            && !self.tree().is_settled(base.stamp.ctime)
+            && !self.tree().is_settled(&base.stamp)
             && self.tree().openers(&handle).map_err(errno)? == Openers::Writers
         {
             self.tree().sync_data(&handle).map_err(errno)?;

@@ -133,8 +133,7 @@ impl Volume {
         let mut claims = Claims::new();
         for (of, path) in declared.iter().enumerate() {
             let stat = io.stat(&io.root()).map_err(errno)?;
-            let root =
-                Met { oid: self.oid(stat.id), attr: Attr::from(&stat), dir: Some(io.root()) };
+            let root = Met { oid: stat.id.oid(), attr: Attr::from(&stat), dir: Some(io.root()) };
             let find = |dir: &Handle, name: &[u8]| {
                 let above = io.stat(dir).map_err(errno)?.id;
                 let stat = match io.stat_at(dir, name) {
@@ -149,7 +148,7 @@ impl Volume {
                     Err(e) if is_gone(&e) => return Ok(None),
                     Err(e) => return Err(errno(e)),
                 };
-                Ok(Some(Met { oid: self.oid(stat.id), attr: Attr::from(&stat), dir }))
+                Ok(Some(Met { oid: stat.id.oid(), attr: Attr::from(&stat), dir }))
             };
             walk(path, who, root, find, |part, write| claims.push((Claim { part, write }, of)))?;
         }
@@ -216,8 +215,7 @@ mod tests {
     fn a_path_is_its_way_and_one_object() {
         let dir = tree();
         let io = RealIo::open(dir.path()).unwrap();
-        let oid =
-            |path: &str| crate::node::oid_of(io.stat_at(&io.root(), path.as_bytes()).unwrap().id);
+        let oid = |path: &str| io.stat_at(&io.root(), path.as_bytes()).unwrap().id.oid();
         let name = |dir: &str, name: &str, write| {
             let part = Part::Name { dir: oid(dir), name: name.as_bytes().into() };
             Claim { part, write }

@@ -134,7 +134,7 @@ impl Validation<'_> {
                 None if same_names() => None,
                 None => {
                     let there = reach.tree().stat_at(&handle, name);
-                    let hidden = |id| reach.vol.is_hidden(base.stamp.id, name, id);
+                    let hidden = |id| reach.vol.is_hidden(base.stamp.id(), name, id);
                     there.is_ok_and(|stat| !hidden(stat.id)).then_some(What::Appeared)
                 }
             };
@@ -157,7 +157,7 @@ impl Validation<'_> {
         if let Some(names) = &dir.base_names
             && !same_names()
             && !self.stale.contains(&Object::List(base.oid()))
-            && !self.lists((&handle, base.stamp.id), names)
+            && !self.lists((&handle, base.stamp.id()), names)
         {
             let path = st.base_path_of(&reach.vol, id);
             // A directory that was removed relies on its being empty.
@@ -192,7 +192,7 @@ impl Validation<'_> {
         }
         match reach.tree().stat_at(dir, name) {
             Err(_) => Some(What::Replaced),
-            Ok(stat) if stat.id != base.stamp.id => Some(What::Replaced),
+            Ok(stat) if stat.id != base.stamp.id() => Some(What::Replaced),
             Ok(stat) if stat.kind == Kind::Dir => {
                 (!self.same_dir(node, base, &stat, (dir, name))).then_some(What::Changed)
             }

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use systx_base::TxnId;
 use systx_base::sync::{Guard, Mutex, RwLock, rank};
-use systx_base::{Oid, TxnId};
 use systx_store::host_locks::LockFiles;
 use systx_store::io::{HostId, Stamp, Tree};
 use systx_store::overlay::Overlay;
@@ -173,17 +173,12 @@ impl Volume {
     pub fn hides_ino(&self, dir: HostId, name: &[u8], ino: u64) -> bool {
         let store = *self.hidden.store.read();
         let always = self.hidden.always.iter();
-        self.hides_name(dir, name) || always.chain(&store).any(|id| id.ino == ino)
+        self.hides_name(dir, name) || always.chain(&store).any(|id| id.number() == ino)
     }
 
     fn hides_name(&self, dir: HostId, name: &[u8]) -> bool {
         let store = self.hidden.name.read();
         store.as_ref().is_some_and(|(at, hidden)| *at == dir && hidden == name)
-    }
-
-    /// The key of an existing object in the conflict engine.
-    pub fn oid(&self, id: HostId) -> Oid {
-        crate::node::oid_of(id)
     }
 
     /// `stamp` carried forward over our own changes since it was taken.
@@ -196,18 +191,18 @@ impl Volume {
     pub(crate) fn is_own(&self, before: Stamp, after: Stamp) -> bool {
         let objects = self.objects.lock();
         let mut met = before == after;
-        let mut last = before.id;
+        let mut last = before.id();
         for stamp in objects.since(before) {
             met |= stamp == after;
-            last = stamp.id;
+            last = stamp.id();
         }
-        met && last == after.id
+        met && last == after.id()
     }
 
     /// A plain request moved the version of an object, and no transaction lost by that.
     pub fn note_own(&self, before: Stamp, after: Stamp) {
         // Who has not met it will not ask.
-        if before != after && self.engine.is_held(ObjectRef::Attr(self.oid(before.id))) {
+        if before != after && self.engine.is_held(ObjectRef::Attr(before.id().oid())) {
             self.objects.lock().own.insert(before, after);
         }
     }
@@ -352,8 +347,7 @@ mod tests {
 
     fn stamp(ino: u64, secs: i64) -> Stamp {
         let time = Time { secs, nanos: 0 };
-        let id = HostId { ino, btime: Time::default() };
-        Stamp { id, ctime: time, mtime: time, size: 0 }
+        Stamp::new(HostId::new(ino, Time::default()), time, time, 0)
     }
 
     #[test]

@@ -195,7 +195,7 @@ impl Workset {
         let Some(frozen) = &self.frozen else { return false };
         let covered = frozen.covers_in(dir.map(Base::oid), id);
         if covered {
-            frozen.meet(self.vol.oid(id));
+            frozen.meet(id.oid());
         }
         covered
     }

@@ -108,7 +108,7 @@ fn act(dice: &mut Dice, root: &Path, why: For, long: bool) -> Act {
 /// Commits a part of what a view has done, which goes on.
 fn commit_part(open: &Open, vol: &Volume, twin: &Twin, frozen: &Frozen) -> Result<(), String> {
     let before: Vec<Option<Stamp>> = frozen.writes.objects.iter().map(stamp_of).collect();
-    let ids: Vec<_> = before.iter().flatten().map(|stamp| stamp.id).collect();
+    let ids: Vec<_> = before.iter().flatten().map(|stamp| stamp.id()).collect();
     let done = vol.installing(ids, || {
         let done = open.commit(&frozen.writes, 1, TxnKind::Run);
         let stamps = done.iter().flat_map(|done| &done.1).flatten();

@@ -85,7 +85,7 @@ impl Place {
         let meta = CommitMeta { txn, kind, argv, cwd, uid: 0, started, finished, told, order };
         let before: Vec<Option<Stamp>> =
             writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
-        let ids: Vec<_> = before.iter().flatten().map(|stamp| stamp.id).collect();
+        let ids: Vec<_> = before.iter().flatten().map(|stamp| stamp.id()).collect();
         let report = self.vol.installing(ids, || {
             let room = self.store.reserve(writes).expect("reserve");
             let committed = self.store.commit(room, writes.clone(), meta).expect("commit");

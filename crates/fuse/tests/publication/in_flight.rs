@@ -22,7 +22,7 @@ fn ahead_of((arena, others): (&Arena, usize), rounds: u64, enough: usize, reopen
     let page = map_unsafe::Shared::pinned(&file, 4096).unwrap();
     assert_eq!(number(&page.read(8)), Some(1));
     let pages_of = |name: &str| {
-        let oid = arena.vol.oid(arena.stamp(name).id);
+        let oid = arena.stamp(name).id().oid();
         ObjectRef::Pages { oid, first: 0, last: 0 }
     };
     let names = (0..others).map(|n| format!("other-{n}"));
@@ -278,10 +278,10 @@ fn what_a_transaction_has_seen_of_plain_changes_is_known_when_it_ends() {
     let name = |arena: &Arena| {
         let is_there = |dir: &Path| dir.join("new").symlink_metadata().is_ok();
         let make = || std::os::unix::fs::symlink("there", arena.mount.path("new")).unwrap();
-        let object = Item::Entry { dir: arena.vol.oid(root_id(arena)), name: b"new"[..].into() };
+        let object = Item::Entry { dir: root_id(arena).oid(), name: b"new"[..].into() };
         let made = known_at_the_end(arena, make, is_there, object);
         let is_gone = |dir: &Path| !is_there(dir);
-        let list = Item::List(arena.vol.oid(root_id(arena)));
+        let list = Item::List(root_id(arena).oid());
         let remove = || fs::remove_file(arena.mount.path("new")).unwrap();
         made & known_at_the_end(arena, remove, is_gone, list)
     };
@@ -290,13 +290,13 @@ fn what_a_transaction_has_seen_of_plain_changes_is_known_when_it_ends() {
         let other = fs::Permissions::from_mode(0o640);
         let is_there =
             |dir: &Path| fs::metadata(dir.join("owned")).unwrap().mode() & 0o777 == 0o640;
-        let object = Item::Attr(arena.vol.oid(arena.stamp("owned").id));
+        let object = Item::Attr(arena.stamp("owned").id().oid());
         let change = || fs::set_permissions(arena.mount.path("owned"), other).unwrap();
         known_at_the_end(arena, change, is_there, object)
     };
     let length = |arena: &Arena| {
         let is_there = |dir: &Path| fs::metadata(dir.join("long")).unwrap().len() == 0;
-        let object = Item::Size(arena.vol.oid(arena.stamp("long").id));
+        let object = Item::Size(arena.stamp("long").id().oid());
         let file = File::options().write(true).open(arena.mount.path("long")).unwrap();
         let cut = || file.set_len(0).unwrap();
         known_at_the_end(arena, cut, is_there, object)
@@ -319,7 +319,7 @@ fn read_after_a_drop(arena: &Arena) -> Option<u64> {
         number(&text)
     };
     assert_eq!(look(), Some(1));
-    let id = arena.stamp("held").id;
+    let id = arena.stamp("held").id();
     std::thread::scope(|scope| {
         let in_time = InTime::stop(&arena.slow.early);
         let writer = scope.spawn(|| file.write_all_at(b"       2", 0).unwrap());
@@ -354,7 +354,7 @@ fn a_page_is_not_dropped_with_a_write_that_is_in_flight() {
 fn is_opened_meanwhile(arena: &Arena) -> bool {
     prepare(arena);
     assert_eq!(fs::read(arena.mount.path("held")).unwrap(), b"       1");
-    let id = arena.stamp("held").id;
+    let id = arena.stamp("held").id();
     std::thread::scope(|scope| {
         let in_time = InTime::stop(&arena.slow.drops);
         let dropper = scope.spawn(|| arena.vol.drop_changed(id));

@@ -175,7 +175,7 @@ impl Relied<'_> {
 
     /// Whether a file that the kernel knows is of it.
     fn has(&self, node: NodeId, id: HostId) -> bool {
-        let oid = self.vol.oid(id);
+        let oid = id.oid();
         self.changed.is_some_and(|changed| changed.contains(&oid))
             || self.vol.relies(self.owner, oid, (self.guarded, Some(node)))
     }

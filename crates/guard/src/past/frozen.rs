@@ -11,7 +11,7 @@ use std::io::Result;
 use std::sync::Arc;
 use systx_base::{Kind, Time};
 use systx_store::io::{
-    Fixed, FsInfo, Handle, HostId, ListItem, Open, Openers, Project, Stat, Tree,
+    Fixed, FsInfo, Handle, HostId, ListItem, Open, Openers, Project, Stamp, Stat, Tree,
 };
 use systx_vfs::snapshot::{Frozen, Moment};
 
@@ -106,8 +106,7 @@ impl PastTree {
 impl Tree for PastTree {
     fn root(&self) -> Handle {
         let root = self.now.root();
-        let unknown = HostId { ino: 0, btime: Time::default() };
-        let id = self.now.stat(&root).map_or(unknown, |stat| stat.id);
+        let id = self.now.stat(&root).map(|stat| stat.id).unwrap_or_default();
         let past = self.roots.contains(&id);
         Handle::new(At { handle: root, id, kind: Kind::Dir, past })
     }
@@ -178,7 +177,7 @@ impl Tree for PastTree {
         }
         for (name, meaning) in self.snapshot.meanings(at.id)? {
             match meaning {
-                Some(pinned) => drop(names.insert(name, (pinned.id.ino, Some(pinned.kind)))),
+                Some(pinned) => drop(names.insert(name, (pinned.id.number(), Some(pinned.kind)))),
                 None => drop(names.remove(&name)),
             }
         }
@@ -254,8 +253,8 @@ impl Tree for PastTree {
         there
     }
 
-    fn is_settled(&self, changed: Time) -> bool {
-        self.now.is_settled(changed)
+    fn is_settled(&self, version: &Stamp) -> bool {
+        self.now.is_settled(version)
     }
 
     fn openers(&self, h: &Handle) -> Result<Openers> {

@@ -92,7 +92,7 @@ impl Past {
                 Origin::Host { parent, name, stamp, .. } => {
                     let dir = found.get(parent.0 as usize).and_then(Option::as_ref);
                     let there = dir.and_then(|dir| sys::child(dir, name).ok());
-                    let same = |fd: &OwnedFd| sys::stat(fd).is_ok_and(|s| s.id == stamp.id);
+                    let same = |fd: &OwnedFd| sys::stat(fd).is_ok_and(|s| s.id == stamp.id());
                     // The installation may put another inode there.
                     let moves = targets.contains(&ix)
                         || removed.contains(&ix)

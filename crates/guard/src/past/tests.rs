@@ -37,7 +37,7 @@ fn oid(file: &File) -> Oid {
 
 fn place(file: &File) -> (Oid, Place<'_>) {
     let id = sys::stat(file).unwrap().id;
-    (systx_vfs::oid_of(id), Place::Fd(id, file.as_fd()))
+    (id.oid(), Place::Fd(id, file.as_fd()))
 }
 
 #[test]

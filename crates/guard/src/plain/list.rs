@@ -45,7 +45,7 @@ impl Plain {
             for item in items {
                 let dots = item.name == b"." || item.name == b"..";
                 let hidden =
-                    item.name == BARRIER || self.hidden.iter().any(|id| id.ino == item.ino);
+                    item.name == BARRIER || self.hidden.iter().any(|id| id.number() == item.ino);
                 if !dots && hidden {
                     continue;
                 }

@@ -62,7 +62,7 @@ impl Plain {
         if self.hidden.contains(&seen.id) {
             return Ok(None);
         }
-        let oid = systx_vfs::oid_of(seen.id);
+        let oid = seen.id.oid();
         // What it is does not change; what it looks like may, until the gate is passed.
         let node = self.table.enter(fd, seen.id, seen.kind);
         let attr = self.reading(&[ObjectRef::Attr(oid), ObjectRef::Size(oid)], || {
@@ -268,7 +268,7 @@ impl Plain {
             return Err(Errno::NOENT);
         }
         if seen.kind == Kind::Dir {
-            loss.dir = Some(systx_vfs::oid_of(seen.id));
+            loss.dir = Some(seen.id.oid());
         }
         if must_keep
             && seen.dev == self.dev

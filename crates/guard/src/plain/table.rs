@@ -77,7 +77,7 @@ const FILES: Rank = Rank(rank::HANDLES.0 + 1);
 impl Node {
     /// Its key in the conflict engine.
     pub fn oid(&self) -> Oid {
-        systx_vfs::oid_of(self.host)
+        self.host.oid()
     }
 
     /// It as what a change is about, reached by this descriptor.
@@ -158,7 +158,7 @@ impl State {
             Slot { node: Arc::clone(&node), lookups: 1, looked_up: (1, Instant::now()), opens: 0 };
         self.nodes.insert(id, slot);
         self.by_host.insert(host, id);
-        self.by_ino.insert(host.ino, id);
+        self.by_ino.insert(host.number(), id);
         self.by_oid.insert(node.oid(), id);
         node
     }
@@ -359,8 +359,8 @@ impl Table {
         if state.by_host.get(&gone.node.host) == Some(&id) {
             state.by_host.remove(&gone.node.host);
         }
-        if state.by_ino.get(&gone.node.host.ino) == Some(&id) {
-            state.by_ino.remove(&gone.node.host.ino);
+        if state.by_ino.get(&gone.node.host.number()) == Some(&id) {
+            state.by_ino.remove(&gone.node.host.number());
         }
         if state.by_oid.get(&gone.node.oid()) == Some(&id) {
             state.by_oid.remove(&gone.node.oid());

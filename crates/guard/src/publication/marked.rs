@@ -11,7 +11,6 @@ use systx_store::writeset::{Content, Ix, Origin, WriteSet};
 use systx_store::{Footprint, Meeting};
 use systx_txn::ObjectRef;
 use systx_vfs::client;
-use systx_vfs::oid_of;
 
 /// A change that is held, or is being performed after it was.
 pub(crate) struct Held(Arc<Marked>);
@@ -116,7 +115,7 @@ fn footprint(writes: &WriteSet, root: Option<HostId>, by_pages: bool) -> Footpri
 fn id_of(writes: &WriteSet, root: Option<HostId>, ix: Ix) -> Option<HostId> {
     match &writes.objects.get(ix.0 as usize)?.origin {
         Origin::Root => root,
-        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(stamp.id),
+        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(stamp.id()),
         Origin::New(_) => None,
     }
 }
@@ -144,12 +143,12 @@ impl Marked {
         for bind in &writes.binds {
             if let Some(dir) = id_of(bind.dir) {
                 let old_is_dir = bind.displaces.is_some_and(is_dir);
-                names.entry(oid_of(dir)).or_default().insert((&*bind.name).into(), old_is_dir);
-                dirs.insert(oid_of(dir), dir);
+                names.entry(dir.oid()).or_default().insert((&*bind.name).into(), old_is_dir);
+                dirs.insert(dir.oid(), dir);
             }
             for id in [Some(bind.dir), bind.target, bind.displaces].into_iter().flatten() {
                 if let Some(id) = id_of(id) {
-                    attrs.insert(oid_of(id), id);
+                    attrs.insert(id.oid(), id);
                 }
             }
         }
@@ -160,15 +159,15 @@ impl Marked {
                 (&object.content, &object.origin)
                 && let Some(dir) = id_of(*parent)
             {
-                names.entry(oid_of(dir)).or_default().entry((&**name).into()).or_insert(false);
-                dirs.insert(oid_of(dir), dir);
+                names.entry(dir.oid()).or_default().entry((&**name).into()).or_insert(false);
+                dirs.insert(dir.oid(), dir);
             }
             let content = object.content != Content::Keep;
             if content {
-                pages.insert(oid_of(id), id);
+                pages.insert(id.oid(), id);
             }
             if content || object.attrs != Default::default() || !object.xattrs.is_empty() {
-                attrs.insert(oid_of(id), id);
+                attrs.insert(id.oid(), id);
             }
         }
         let mut places: HashMap<Oid, HashSet<Box<[u8]>>> = HashMap::new();
@@ -176,7 +175,7 @@ impl Marked {
             if let Origin::Host { parent, name, .. } = &object.origin
                 && let Some(dir) = id_of(*parent)
             {
-                places.entry(oid_of(dir)).or_default().insert((&**name).into());
+                places.entry(dir.oid()).or_default().insert((&**name).into());
             }
         }
         Marked {
@@ -204,12 +203,12 @@ impl Marked {
         let phase = self.phase.lock();
         let old = &phase.old;
         let is_old = |id: &&HostId| {
-            let oid = oid_of(**id);
+            let oid = id.oid();
             old.lists.contains(&oid) || old.names.contains(&oid)
         };
         let dirs = self.all.dirs.iter().filter(is_old).copied().collect();
         let pages =
-            self.all.pages.iter().filter(|id| old.pages.contains(&oid_of(**id))).copied().collect();
+            self.all.pages.iter().filter(|id| old.pages.contains(&id.oid())).copied().collect();
         Objects { dirs, attrs: Vec::new(), pages }
     }
 

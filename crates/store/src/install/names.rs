@@ -565,7 +565,7 @@ impl Install<'_> {
             self.site.report(path, Outside::Appeared, Some(kept));
             return Ok(());
         };
-        let same = (before.id, before.mtime, before.size) == (now.id, now.mtime, now.size);
+        let same = before.stamp().has_data_of(&now.stamp());
         let content_differs = now.kind == Kind::File
             && (!same
                 || self.site.is_changed_outside(ix, before)

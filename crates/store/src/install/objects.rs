@@ -226,8 +226,7 @@ impl Install<'_> {
             !only_ours_or_old(self.site.env, records, &file).map_err(|e| stop(&self.site, e))?
         } else {
             // Opening may have moved the change time.
-            let same = (seen.id, seen.mtime, seen.size) == (stat.id, stat.mtime, stat.size);
-            !same || self.site.is_changed_outside(ix, &seen)
+            !seen.stamp().has_data_of(&stat.stamp()) || self.site.is_changed_outside(ix, &seen)
         };
         if strange {
             self.site.keep_copy(ix, &file)?;

@@ -316,9 +316,7 @@ impl<'a> Site<'a> {
                 (stamp.mtime, stamp.size) != (now.mtime, now.size)
             }
             Origin::Host { stamp, .. } => *stamp != now,
-            Origin::Grave { stamp, .. } => {
-                (stamp.id, stamp.mtime, stamp.size) != (now.id, now.mtime, now.size)
-            }
+            Origin::Grave { stamp, .. } => !stamp.has_data_of(&now),
             _ => false,
         }
     }

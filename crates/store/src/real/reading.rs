@@ -233,11 +233,11 @@ impl Tree for RealIo {
         }
     }
 
-    fn is_settled(&self, changed: Time) -> bool {
+    fn is_settled(&self, version: &Stamp) -> bool {
         // A dirty page was dirtied at or before the last move of the change time; one that was
         // dirty when the sync began is clean since, and a later store has moved the time. A second,
         // as change times lag behind the clock by a tick.
-        changed.secs < self.synced.load(Ordering::Relaxed).saturating_sub(1)
+        version.ctime.secs < self.synced.load(Ordering::Relaxed).saturating_sub(1)
     }
 
     fn openers(&self, h: &Handle) -> Result<Openers> {

@@ -215,13 +215,13 @@ fn other_openers_are_seen() {
 #[test]
 fn what_changed_before_the_last_sync_is_settled() {
     each(|scratch, io| {
-        let now = io.now();
-        let ago = |secs: i64| Time { secs: now.secs - secs, ..now };
-        assert!(!io.is_settled(ago(1_000_000)), "nothing was synced yet");
+        let (now, stamp) = (io.now(), io.stat(&io.root()).unwrap().stamp());
+        let ago = |secs: i64| Stamp { ctime: Time { secs: now.secs - secs, ..now }, ..stamp };
+        assert!(!io.is_settled(&ago(1_000_000)), "nothing was synced yet");
         io.sync_fs().unwrap();
         let here = rustix::fs::statfs(&scratch.0).unwrap();
-        assert_eq!(io.is_settled(ago(10)), class::settles(here.f_type as u64));
-        assert!(!io.is_settled(ago(0)) && !io.is_settled(ago(1)), "in doubt it is not");
+        assert_eq!(io.is_settled(&ago(10)), class::settles(here.f_type as u64));
+        assert!(!io.is_settled(&ago(0)) && !io.is_settled(&ago(1)), "in doubt it is not");
     });
 }
 

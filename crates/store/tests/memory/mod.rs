@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use systx_base::{Kind, Orders, Time, TxnId};
 use systx_store::io::{
-    Class, Fixed, FsInfo, Handle, HostId, ListItem, Open, Openers, Project, Stat, Tree,
+    Class, Fixed, FsInfo, Handle, HostId, ListItem, Open, Openers, Project, Stamp, Stat, Tree,
 };
 use systx_store::writeset::{Content, Data, Extent, NewKind, Object, Origin, SlotId, WriteSet};
 use systx_store::{
@@ -92,7 +92,7 @@ impl World {
     fn make(&mut self, kind: Kind) -> u64 {
         let (ino, now) = (self.next(), self.time());
         let stat = Stat {
-            id: HostId { ino, btime: now },
+            id: HostId::new(ino, now),
             dev: 77,
             kind,
             mode: 0o644,
@@ -217,7 +217,7 @@ impl World {
     fn place(&mut self, object: &Object) -> Result<u64> {
         match &object.origin {
             Origin::Root => Ok(ROOT),
-            Origin::Host { stamp, .. } => Ok(stamp.id.ino),
+            Origin::Host { stamp, .. } => Ok(stamp.id().number()),
             // Nothing is ever brought back.
             Origin::Grave { .. } => Err(Errno::NOENT.into()),
             Origin::New(kind) => Ok(match kind {
@@ -393,7 +393,7 @@ impl Tree for Memory {
     fn sync_data(&self, _: &Handle) -> Result<()> {
         Ok(())
     }
-    fn is_settled(&self, _: Time) -> bool {
+    fn is_settled(&self, _: &Stamp) -> bool {
         true
     }
     fn openers(&self, _: &Handle) -> Result<Openers> {

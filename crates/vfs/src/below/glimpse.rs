@@ -95,7 +95,7 @@ impl Below {
         }
         let covered = dir.covered.as_ref().is_some_and(|names| names.contains(name));
         let ours = st.node(parent)?.base.as_ref().filter(|base| !base.foreign);
-        let Some(above) = ours.map(|base| base.stamp.id) else { return Ok(None) };
+        let Some(above) = ours.map(|base| base.stamp.id()) else { return Ok(None) };
         if dir.base_names.is_some() {
             return Ok(None);
         }

@@ -54,9 +54,9 @@ impl View {
     pub(super) fn birth_of(&self, node: NodeId) -> Reply<Option<Time>> {
         let st = self.state.lock();
         Ok(match &st.node(node)?.base {
-            Some(base) => base.stamp.id.born(),
+            Some(base) => base.stamp.id().born(),
             // Told of new objects where it is told of others.
-            None => st.base(NodeId::ROOT)?.stamp.id.born().and(st.births.get(&node).copied()),
+            None => st.base(NodeId::ROOT)?.stamp.id().born().and(st.births.get(&node).copied()),
         })
     }
 

@@ -120,7 +120,7 @@ impl View {
         let len = buf.len() as u64;
         let needed = content.lock().base_pages_needed(offset, len);
         // Also where the old bytes are private by now, beside what was appended.
-        let old = st.node(node)?.base.as_ref().is_some_and(|base| offset < base.stamp.size);
+        let old = st.node(node)?.base.as_ref().is_some_and(|base| offset < base.stamp.length());
         let recorded = if old { reach.stop_growing(&mut st, node) } else { Ok(()) };
         match recorded.and_then(|()| reach.record_pages(&st, node, &needed)) {
             // Pages are served to the end: a page fault that fails would kill a program that only

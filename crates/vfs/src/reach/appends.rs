@@ -42,7 +42,7 @@ impl Reach {
         let oid = base.oid();
         self.work.read_of(ObjectRef::Size(oid))?;
         if st.nodes.get(node).is_some_and(Node::is_changed) {
-            let end = base.stamp.size / PAGE;
+            let end = base.stamp.length() / PAGE;
             self.work.read_of(ObjectRef::Pages { oid, first: end, last: end })?;
             self.work.write_of(ObjectRef::Pages { oid, first: end, last: u64::MAX })?;
             self.work.write_of(ObjectRef::Size(oid))?;
@@ -66,7 +66,7 @@ impl Reach {
         }
         let base = st.base(node)?.clone();
         let handle = self.file_handle(st, node)?;
-        let tail = tail_of(&**self.tree(), &handle, base.stamp.size).map_err(errno)?;
+        let tail = tail_of(&**self.tree(), &handle, base.stamp.length()).map_err(errno)?;
         let now = self.tree().stat(&handle).map_err(errno)?;
         let Some(file) = st.growing.files.get_mut(&node) else { return Ok(()) };
         if !file.has_grown_to(&base, &now) {

@@ -25,7 +25,7 @@ pub(crate) struct Backing {
 
 impl BaseBytes for Backing {
     fn len(&self) -> u64 {
-        self.base.stamp.size
+        self.base.stamp.length()
     }
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         // What an outsider appended is not part of the version that was met.
@@ -87,14 +87,14 @@ impl Reach {
         let shared = !self.work.is_frozen(base.oid());
         let first_read = shared && !needed.is_empty() && self.files.get(node).is_none();
         if first_read {
-            self.others.keep_writers_out(self.work.txn, base.stamp.id);
+            self.others.keep_writers_out(self.work.txn, base.stamp.id());
         }
         for pages in needed {
             let (first, last) = (pages.start, pages.end.saturating_sub(1));
             self.work.read_of(ObjectRef::Pages { oid: base.oid(), first, last })?;
         }
         if first_read {
-            self.others.recorded(self.work.txn, base.stamp.id);
+            self.others.recorded(self.work.txn, base.stamp.id());
         }
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Reach {
         // What was recorded is the inode that was met: one that has replaced it is another object,
         // of which this transaction does not hear if it changes.
         let recorded =
-            self.work.isolation == Isolation::Snapshot || stat.id == backing.base.stamp.id;
+            self.work.isolation == Isolation::Snapshot || stat.id == backing.base.stamp.id();
         let again = || self.tree().stat(&backing.handle);
         if recorded && self.is_current(&backing.base, &stat, again) {
             return Ok(());

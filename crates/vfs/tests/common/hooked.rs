@@ -135,8 +135,8 @@ impl Tree for Hooked {
     fn now(&self) -> Time {
         self.io.now()
     }
-    fn is_settled(&self, changed: Time) -> bool {
-        self.io.is_settled(changed)
+    fn is_settled(&self, version: &Stamp) -> bool {
+        self.io.is_settled(version)
     }
     fn shares_files(&self) -> bool {
         self.shares.load(SeqCst)

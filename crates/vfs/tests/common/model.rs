@@ -109,7 +109,7 @@ impl Model {
                     let ix =
                         *found.ok_or_else(|| format!("no {:?}", String::from_utf8_lossy(name)))?;
                     let inode = &before.inodes[ix];
-                    if inode.ino != stamp.id.ino || inode.seen.kind != *kind {
+                    if inode.ino != stamp.id().number() || inode.seen.kind != *kind {
                         return Err(format!("{:?} is another", String::from_utf8_lossy(name)));
                     }
                     ix
@@ -158,16 +158,12 @@ impl Model {
         let stamp = |(i, ix): (usize, &usize)| {
             let inode = &self.inodes[*ix];
             let time = Time { secs: 2_000_000_000 + i as i64, nanos: 1 };
-            let btime = match &writes.objects[i].origin {
-                Origin::Host { stamp, .. } => stamp.id.btime,
+            let born = match &writes.objects[i].origin {
+                Origin::Host { stamp, .. } => stamp.id().born().unwrap_or_default(),
                 _ => Time::default(),
             };
-            reachable[*ix].then_some(Stamp {
-                id: HostId { ino: inode.ino, btime },
-                ctime: time,
-                mtime: time,
-                size: inode.seen.data.0.len() as u64,
-            })
+            let (id, length) = (HostId::new(inode.ino, born), inode.seen.data.0.len() as u64);
+            reachable[*ix].then_some(Stamp::new(id, time, time, length))
         };
         Ok(at.iter().enumerate().map(stamp).collect())
     }

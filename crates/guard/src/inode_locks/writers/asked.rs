@@ -18,7 +18,6 @@ use systx_base::{NodeId, Oid};
 use systx_store::io::{HostId, Openers};
 use systx_vfs::api::Reply;
 use systx_vfs::neighbours::NotQuiet;
-use systx_vfs::oid_of;
 
 /// So many files are asked about at once where nobody is to be kept out.
 const AT_ONCE: usize = 128;
@@ -91,7 +90,7 @@ impl Writers for Asked {
         loop {
             // Before it is asked for: what is looked up afterwards is seen.
             let file = self.plain.file_at(id);
-            let absent = Absent::of(&self.plain, oid_of(id), file);
+            let absent = Absent::of(&self.plain, id.oid(), file);
             let Some(file) = file else {
                 kept.absent.push(absent);
                 return Some(kept);
@@ -153,7 +152,7 @@ impl Writers for Asked {
 
     fn shown(&self, id: HostId, path: &[u8]) -> Reply<Option<OwnedFd>> {
         match self.caches.find(path) {
-            Ok(shown) if rustix::fs::fstat(&shown)?.st_ino == id.ino => Ok(Some(shown)),
+            Ok(shown) if rustix::fs::fstat(&shown)?.st_ino == id.number() => Ok(Some(shown)),
             // It is in another one, or has gone from there.
             Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(None),
             Err(errno) => Err(errno),
