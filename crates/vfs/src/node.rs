@@ -32,14 +32,12 @@ pub(crate) struct Base {
     pub foreign: bool,
     /// Whether it may be changed at all, once that was asked.
     pub fixed: Option<Fixed>,
-    /// Its project, once that was asked.
-    pub project: Option<Project>,
 }
 
 impl Base {
     /// As it is met, in the place where it was found.
     pub fn met(stamp: Stamp, place: Option<(NodeId, Name)>) -> Base {
-        Base { stamp, place, foreign: false, fixed: None, project: None }
+        Base { stamp, place, foreign: false, fixed: None }
     }
 
     /// Its key in the conflict engine.
@@ -112,6 +110,8 @@ pub(crate) struct DirState {
     pub base_names: Option<HashMap<Name, Listed>>,
     /// The thread that was last told some of them without attributes; 0: none was.
     pub lister: u32,
+    /// Its project, once that was asked.
+    pub project: Option<Project>,
     /// Names at which something is mounted on the host.
     pub covered: Option<Arc<HashSet<Name>>>,
     /// Mode, owner and group on the backing file system when it was met.  Kept apart, because a

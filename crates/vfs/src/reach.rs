@@ -189,13 +189,13 @@ impl Reach {
 
     /// The project of an object of the backing file system.
     fn project(&self, st: &mut State, node: NodeId) -> Reply<Project> {
-        if let Some(known) = st.base(node)?.project {
+        if let Some(known) = st.node(node)?.dir().and_then(|dir| dir.project) {
             return Ok(known);
         }
         let (dir, name) = self.backing_place(st, node)?;
         let project = self.tree().project(&dir, &name).map_err(errno)?;
-        if let Some(base) = &mut st.node_mut(node)?.base {
-            base.project = Some(project);
+        if let Some(dir) = st.node_mut(node)?.dir_mut() {
+            dir.project = Some(project);
         }
         Ok(project)
     }
