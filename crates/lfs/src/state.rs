@@ -337,18 +337,21 @@ impl State {
     /// # Errors
     /// What reading the volume can say.
     pub fn dirtied(&mut self, inos: &BTreeSet<Ino>) -> Result<u64> {
-        let mut blocks = 0;
+        let (mut blocks, mut chunk) = (0, None);
         for ino in inos {
             if self.tree.dirty.contains(ino) {
                 continue;
             }
-            self.tree.check_chunk(*ino / CHUNK)?;
+            // They come in order, and those of one chunk are written with it once.
+            if chunk.replace(*ino / CHUNK) != Some(*ino / CHUNK) {
+                self.tree.check_chunk(*ino / CHUNK)?;
+                blocks += crate::tree::CHUNK_BLOCKS + 1;
+            }
             match self.tree.get(*ino) {
                 Ok(object) => blocks += object.record_max().div_ceil(4096) + 1,
                 Err(Error::NotFound) => {}
                 Err(e) => return Err(e),
             }
-            blocks += crate::tree::CHUNK_BLOCKS + 1;
         }
         Ok(blocks)
     }

@@ -4,10 +4,14 @@
 
 mod common;
 
-use common::{BLOCKS, LIMITS, SEGMENT, bytes, clock, commit, dir, dump, file, fresh, open, tree};
+use common::{
+    BLOCKS, LIMITS, SEGMENT, bytes, clock, commit, dir, dump, file, fresh, made, open, tree,
+};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use systx_base::Kind;
-use systx_lfs::device::{Device, FileDevice, MemDevice};
+use systx_lfs::device::{Device, FileDevice, MemDevice, SimDisk};
 use systx_lfs::format::{BLOCK, ROOT};
 use systx_lfs::fsck::check;
 use systx_lfs::{Error, Format, Ops, Rename, SetAttrs, SetXattr, Shape, Txn, Volume, mkfs};
@@ -259,6 +263,59 @@ fn a_full_volume_refuses_before_it_decides_and_takes_deletions() {
     assert!(volume.space().used < 8, "{:?}", volume.space());
     drop(volume);
     assert_eq!(tree(&open(disk).unwrap()).len(), 1);
+}
+
+/// Objects that stand in one piece of the inode map pay for it once: else changing many of them at
+/// once, as removing a tree does, asks for many times what it takes, and history goes for it.
+#[test]
+fn what_changes_of_many_objects_cost_covers_what_they_write_and_little_more() {
+    let disk = Arc::new(Counted { inner: SimDisk::new(4 * BLOCKS), written: AtomicU64::new(0) });
+    made(disk.clone());
+    let volume = open(disk.clone()).unwrap();
+    let name = |n: u32| format!("f{n}").into_bytes();
+    let mut inos = BTreeSet::from([ROOT]);
+    for n in 0..512 {
+        inos.insert(volume.plain(|ops| ops.create(ROOT, &name(n), &file())).unwrap());
+    }
+    volume.checkpoint().unwrap();
+    let (cost, each) = (volume.cost(&inos).unwrap(), volume.cost(&[ROOT + 1].into()).unwrap());
+    let before = disk.written.load(Relaxed);
+    let mode = SetAttrs { mode: Some(0o640), ..SetAttrs::default() };
+    commit(&volume, |ops| inos.iter().try_for_each(|ino| ops.set_attrs(*ino, &mode))).unwrap();
+    volume.checkpoint().unwrap();
+    let written = disk.written.load(Relaxed) - before;
+    assert!(written <= cost, "{written} blocks were written for {cost}");
+    assert!(
+        cost <= 3 * inos.len() as u64,
+        "{cost} blocks for {} objects, {each} for one",
+        inos.len()
+    );
+}
+
+/// Counts the blocks that are written.
+struct Counted {
+    inner: SimDisk,
+    written: AtomicU64,
+}
+
+impl Device for Counted {
+    fn blocks(&self) -> u64 {
+        self.inner.blocks()
+    }
+    fn read(&self, at: u64, to: &mut [u8]) -> std::io::Result<()> {
+        self.inner.read(at, to)
+    }
+    fn write(&self, at: u64, from: &[u8]) -> std::io::Result<()> {
+        self.written.fetch_add((from.len() / BLOCK) as u64, Relaxed);
+        self.inner.write(at, from)
+    }
+    fn write_durable(&self, at: u64, from: &[u8]) -> std::io::Result<()> {
+        self.written.fetch_add((from.len() / BLOCK) as u64, Relaxed);
+        self.inner.write_durable(at, from)
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        self.inner.sync()
+    }
 }
 
 /// However it was filled: a write of one page uses no space that removing needs.
