@@ -3,6 +3,7 @@
 
 use crate::args::Where;
 use crate::problem::Problem;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use systx_base::TxnId;
 use systx_base::proc::Mounted;
@@ -97,8 +98,11 @@ pub fn place(place: &Where) -> Result<Place, Problem> {
             .map_err(|e| Problem::new(format!("cannot change to {}: {e}", dir.display())))?;
     }
     let cwd = std::env::current_dir().map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => Problem::new("the working directory was removed")
-            .hint("change to one that is there, or name one: -C DIR"),
+        ErrorKind::NotFound | ErrorKind::NotConnected => Problem::new(
+            "the working directory is not there any more: it was removed, or what was mounted \
+             there was unmounted or mounted again",
+        )
+        .hint("change to one that is there (cd \"$PWD\", if that is mounted), or name one: -C DIR"),
         _ => Problem::new(format!("cannot find the working directory: {e}")),
     })?;
     let absolute = |dir: &Option<PathBuf>| -> Result<Option<HostPath>, Problem> {

@@ -19,6 +19,7 @@ use crate::transports;
 use crate::volume::OpenVolume;
 use crate::volumes::Volumes;
 use place::{Place, refused};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use std::io;
 use std::ops::Deref;
@@ -120,12 +121,16 @@ const BLOCKS_KEPT: usize = 4 << 10;
 pub(crate) struct Opened {
     store: Arc<VolumeStore>,
     cleaner: CleanerThread,
+    /// What it lies in, to be looked at.
+    medium: OwnedFd,
 }
 
 impl Opened {
     /// Opens it: recovers what a crash has left.
     fn new(file: &Path, dir: &Path, ledger: &Ledger) -> Result<Arc<Opened>, Failure> {
         let device = FileDevice::open(file).map_err(|e| cannot_open(file, &e))?;
+        let medium = open(file, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let medium = medium.map_err(|e| cannot_open(file, &e.into()))?;
         // Before anything is written, and said in its own words.
         read_super(&device).map_err(|e| cannot_use(file, &e))?;
         let config = systx_lfs_store::Config {
@@ -145,12 +150,18 @@ impl Opened {
         let volume = Arc::clone(store.volume());
         let cleaner = CleanerThread::start(volume, Plan::default(), Arc::new(CostBenefit));
         let cleaner = cleaner.map_err(|e| no_thread(file, &e))?;
-        Ok(Arc::new(Opened { store, cleaner }))
+        Ok(Arc::new(Opened { store, cleaner, medium }))
     }
 
     /// The volume.
     pub fn volume(&self) -> &Arc<Volume> {
         self.store.volume()
+    }
+
+    /// Whether its image has no name any more: whoever closes it loses it.
+    pub fn is_removed(&self) -> bool {
+        let is_file = |mode| FileType::from_raw_mode(mode) == FileType::RegularFile;
+        fstat(&self.medium).is_ok_and(|found| is_file(found.st_mode) && found.st_nlink == 0)
     }
 
     /// As [`Opened::leave`], where a mount has failed.
@@ -164,7 +175,7 @@ impl Opened {
     fn leave(this: Arc<Opened>) -> io::Result<()> {
         // Mounts end one after the other, under the lock of their list.
         match Arc::try_unwrap(this) {
-            Ok(Opened { store, cleaner }) => {
+            Ok(Opened { store, cleaner, medium: _ }) => {
                 drop(cleaner);
                 store.close()
             }

@@ -713,12 +713,14 @@ fn never_quiet(why: NotQuiet) -> Failure {
         }
         NotQuiet::Unwatched(count) => {
             let text = format!(
-                "{count} of the files that were read are known to programs of a directory that is mounted --fast-open: \
-                 too many to watch at once with the daemon's limit of open files"
+                "{count} of the files that were read are known to programs where opens ask nobody \
+                 (in a volume, or --fast-open): too many to watch at once with the daemon's limit \
+                 of open files"
             );
             Failure::new(FailureKind::State, text).hint(
-                "nothing was committed; raise that limit (ulimit -n, a quarter of which serves here) and start the daemon anew, or \
-                 mount without --fast-open",
+                "nothing was committed; raise that limit (ulimit -Hn, a quarter of which serves \
+                 here) and start the daemon anew, or mount the volume with --threads, the \
+                 directory without --fast-open",
             )
         }
     }

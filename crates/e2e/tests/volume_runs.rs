@@ -610,3 +610,18 @@ fn a_snapshot_is_found_by_a_transaction_that_it_is_from_before() {
     }
     lab.do_systx(["mount", "image", "v"]).ok();
 }
+
+/// Many files are watched at once when a run is decided that has read them, as many as the daemon's
+/// limit of open files lets it. The refusal names what such volumes are.
+#[test]
+fn a_run_that_has_read_too_many_files_for_the_daemon_is_told_why() {
+    let lab = lab!();
+    let systx = lab.binary().display().to_string();
+    lab.native(&format!("ulimit -n 400 && exec {systx} run -- true")).ok();
+    let v = Mounted::new(&lab);
+    v.sh("mkdir d; for i in $(seq 300); do echo $i > d/$i; done; cat d/* > all").ok();
+    let refused = run(&v, &[], "cat d/* | cmp - all && echo > done").expect(125);
+    assert!(refused.err.contains("in a volume"), "{refused}");
+    assert!(!v.path("done").exists(), "{refused}");
+    run(&v, &[], "cat d/9* | wc -l > done").ok();
+}

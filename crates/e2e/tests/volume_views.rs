@@ -183,3 +183,41 @@ fn a_daemon_that_is_killed_leaves_all_of_a_views_commit_or_nothing() {
         v.again();
     }
 }
+
+/// Where an image is does not matter to its mount, but an image without a name has no other way.
+#[test]
+fn a_volume_whose_image_was_removed_is_unmounted_by_force_only() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    let elsewhere = lab.path("elsewhere");
+    v.sh("echo kept > kept").ok();
+    fs::rename(&v.image, &elsewhere).unwrap();
+    v.umount();
+    fs::rename(&elsewhere, &v.image).unwrap();
+    v.mount();
+    fs::create_dir(lab.path("then")).unwrap();
+    lab.do_systx(["snapshot", "v", "now"]).ok();
+    lab.do_systx(["mount", "image", "then", "--at", "now"]).ok();
+    fs::remove_file(&v.image).unwrap();
+    lab.do_systx(["umount", "then"]).ok();
+    let refused = lab.do_systx(["umount", "v"]);
+    assert!(refused.code == 1 && refused.err.contains("was removed"), "{refused}");
+    assert_eq!(v.sh("cat kept").ok().out, "kept\n");
+    lab.do_systx(["umount", "--force", "v"]).ok();
+    lab.do_systx(["mkfs", "image", "--size", "16M"]).ok();
+    v.mount();
+}
+
+/// A shell that was in a mount whose daemon was killed is nowhere: its directory was not removed.
+#[test]
+fn a_command_in_a_mount_that_is_gone_says_that() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    let systx = lab.binary().display().to_string();
+    let daemon = systx_e2e::lab::one(lab.daemons());
+    let dir = v.dir.display();
+    let done = v.sh(&format!(
+        "kill -9 {daemon}; until ls {dir} > /dev/null 2>&1; do :; done; {systx} run -- true"
+    ));
+    assert!(done.code != 0 && done.err.contains("mounted again"), "{done}");
+}

@@ -167,8 +167,8 @@ pub(super) fn mounted(path: &Path) -> Result<Option<MountedVolume>, Problem> {
     volumes.sort_by_key(|v| v.snapshot.is_some());
     match volumes.into_iter().next() {
         None if given.is_dir() => {
-            Err(image::about(path, "no log-structured volume is mounted on it")
-                .hint("systx mount lists those that are; or name the image"))
+            Err(image::about(path, "you have no log-structured volume mounted on it")
+                .hint("systx mount lists those that you have; or name the image"))
         }
         found => Ok(found),
     }

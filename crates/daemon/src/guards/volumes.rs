@@ -60,6 +60,12 @@ impl State {
         Some(self.settle().map(|()| done))
     }
 
+    /// Whether this is the last mount of an image that has no name any more.
+    fn would_lose(&self, image: &Image) -> bool {
+        let mounts = self.images.iter().filter(|other| other.which == image.which).count();
+        mounts == 1 && image.opened().is_some_and(|opened| opened.is_removed())
+    }
+
     /// A volume is not mounted any more.
     fn strike_volume(&mut self, image: &Arc<Image>) {
         self.images.retain(|other| !Arc::ptr_eq(other, image));
@@ -68,6 +74,14 @@ impl State {
             tracing::error!("the list of mounted volumes: {failure}");
         }
     }
+}
+
+/// Nobody can mount it again.
+fn last_way(image: &Image) -> Failure {
+    let (file, dir) = (image.file.display(), image.dir.display());
+    let text = format!("{file} was removed: what is in {dir} is lost when it is unmounted");
+    let hint = "copy what is still needed to somewhere else; then --force";
+    Failure::new(FailureKind::State, text).hint(hint).path(image.dir.as_path())
 }
 
 /// As listings show what nobody serves.
@@ -317,6 +331,9 @@ impl Guards {
                      and so does --force"
                 ))
                 .path(image.dir.as_path())));
+        }
+        if !request.force && state.would_lose(&image) {
+            return Some(Err(last_way(&image)));
         }
         let but = [peer.pid];
         // Who uses a view of a transaction that has ended uses the volume.
