@@ -41,6 +41,7 @@ use crate::env::{Env, is};
 use crate::history::{Commit, Done, OldContent};
 use crate::io::{Class, Rename, Stamp};
 use crate::layout::parse_temp;
+use crate::open_dirs::OPEN_MAX;
 use crate::report::{Outside, OutsideChange};
 use crate::writeset::{Content, Ix, NewKind, Origin, SlotId};
 use std::collections::{HashMap, HashSet};
@@ -50,7 +51,7 @@ use systx_base::progress::{self, Phase};
 use ahead::Order;
 use names::Turn;
 pub(crate) use site::Stopped;
-use site::{Place, Site, Step};
+use site::{Place, Site, Spot, Step};
 
 /// What waits until the new names are durable (weak file systems only).
 enum Later {
@@ -59,7 +60,7 @@ enum Later {
     /// A name of ours in staging is to go.
     Temp(Place),
     /// A name in the tree that an object has moved away from.
-    Home(Ix, Place),
+    Home(Ix, Spot),
     /// A slot now has its place in the tree.
     Slot(SlotId),
 }
@@ -131,7 +132,7 @@ pub(crate) fn install_among<'a>(
     this.perform()?;
     let stamps = this.stamps()?;
     let graves = this.graves()?;
-    let outside = this.site.outside;
+    let outside = this.site.told.outside;
     let count = u32::try_from(outside.len()).unwrap_or(u32::MAX);
     let done = Done { lsn, stamps, graves, outside: count };
     Ok(Installed { done, outside, gone: this.gone })
@@ -178,21 +179,28 @@ impl<'a> Install<'a> {
             }
         }
         self.narrow()?;
-        for ix in all() {
-            if self.site.object(ix).kind() == Kind::Dir {
-                self.site.finish_dir(ix)?;
-            }
+        // What is in a directory comes before it: with a narrow mode it may be closed to its owner.
+        let mut dirs: Vec<Ix> =
+            all().filter(|ix| self.site.object(*ix).kind() == Kind::Dir).collect();
+        dirs.sort_by_cached_key(|ix| std::cmp::Reverse(self.site.path(*ix).len()));
+        for ix in dirs {
+            self.site.finish_dir(ix)?;
         }
         if self.site.redo { self.sort_leftovers() } else { Ok(()) }
     }
 
     /// Makes the new files among these names that can be made now.
     fn make_ahead(&mut self, binds: &[usize]) -> Step<()> {
-        let mut orders = Vec::new();
+        let (mut orders, mut dirs) = (Vec::new(), HashSet::new());
         for i in binds {
-            let Some(order) = self.order(*i) else { continue };
-            // What is to belong to a project is made in its turn.
             let dir = self.site.commit.set.binds[*i].dir;
+            // Each order keeps its directory open.
+            if dirs.len() == OPEN_MAX && !dirs.contains(&dir) {
+                break;
+            }
+            let Some(order) = self.order(*i)? else { continue };
+            dirs.insert(dir);
+            // What is to belong to a project is made in its turn.
             if order.place.of.is_some() || self.site.given_by(dir)?.is_none() {
                 orders.push(order);
             }
@@ -203,7 +211,7 @@ impl<'a> Install<'a> {
             let state = self.site.state(ix);
             state.id = Some(stat.id);
             state.stamp = Some(stat.stamp());
-            state.place = Some(place);
+            state.place = Some((&place).into());
             state.hidden = true;
             state.ahead = true;
         }
@@ -211,25 +219,21 @@ impl<'a> Install<'a> {
     }
 
     /// The file that a name waits for, if it can be made ahead.
-    fn order(&self, bind: usize) -> Option<Order<'a>> {
+    fn order(&mut self, bind: usize) -> Step<Option<Order<'a>>> {
         let bind = &self.site.commit.set.binds[bind];
-        let ix = bind.target.filter(|_| !self.site.redo)?;
+        let Some(ix) = bind.target.filter(|_| !self.site.redo) else { return Ok(None) };
         let object = self.site.object(ix);
         let alone = matches!(object.origin, Origin::New(NewKind::File))
             && matches!(object.content, Content::Keep | Content::Whole { .. })
             && object.xattrs.is_empty()
             && self.site.index.targets(ix).len() == 1;
-        if !alone || self.site.states[ix.0 as usize].place.is_some() {
-            return None;
+        if !alone || self.site.has_place(ix) {
+            return Ok(None);
         }
-        let parent = &self.site.states[bind.dir.0 as usize];
-        let place = match &parent.dir {
-            Some(dir) if parent.hidden => {
-                Place { dir: dir.clone(), name: bind.name.clone(), of: Some(bind.dir) }
-            }
-            _ => self.site.temp('b', ix),
-        };
-        Some(Order { ix, object, place, made: None })
+        let hidden = self.site.state(bind.dir).hidden;
+        let inside = if hidden { self.site.place_of(bind.dir, &bind.name)? } else { None };
+        let place = inside.unwrap_or_else(|| self.site.temp('b', ix));
+        Ok(Some(Order { ix, object, place, made: None }))
     }
 
     /// Weak file systems: makes the new names durable, then removes the old ones.
@@ -248,7 +252,11 @@ impl<'a> Install<'a> {
                     self.remove_name(bind)?;
                 }
                 Later::Temp(place) => self.drop_or_bury(&place)?,
-                Later::Home(ix, place) => self.drop_seen(ix, &place)?,
+                Later::Home(ix, home) => {
+                    if let Some(home) = self.site.at(Some(home))? {
+                        self.drop_seen(ix, &home)?;
+                    }
+                }
                 Later::Slot(slot) => {
                     let name = crate::staging::slot_name(slot);
                     let done = self.site.env.io.unlink(&self.site.env.layout.slots, &name);
@@ -261,10 +269,10 @@ impl<'a> Install<'a> {
     }
 
     /// The version that each object has now.
-    fn stamps(&self) -> Step<Vec<Option<Stamp>>> {
+    fn stamps(&mut self) -> Step<Vec<Option<Stamp>>> {
         let mut stamps = Vec::with_capacity(self.site.states.len());
-        for (i, state) in self.site.states.iter().enumerate() {
-            let ix = Ix(i as u32);
+        for ix in (0..self.site.states.len() as u32).map(Ix) {
+            let state = &self.site.states[ix.0 as usize];
             // What is only followed is told where this run has moved it, and nobody else before.
             let here =
                 state.placed || !self.site.index.is_removed(ix) && !self.site.index.is_followed(ix);
@@ -272,11 +280,14 @@ impl<'a> Install<'a> {
                 stamps.push(Some(stamp));
                 continue;
             }
-            let stat = match (&state.dir, &state.place) {
+            let at = match self.site.opened(ix) {
                 _ if !here || state.id.is_none() => None,
-                (Some(dir), _) => self.site.soft_stat(dir, b"")?,
-                (None, Some(place)) => self.site.soft_stat(&place.dir, &place.name)?,
-                (None, None) => None,
+                Some(dir) => Some(Place::open(dir)),
+                None => self.site.place(ix)?,
+            };
+            let stat = match at {
+                Some(at) => self.site.soft_stat(&at.dir, &at.name)?,
+                None => None,
             };
             stamps.push(stat.map(|s| s.stamp()));
         }

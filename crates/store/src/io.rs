@@ -32,6 +32,11 @@ impl Handle {
     pub fn inner<T: Any>(&self) -> &T {
         self.0.downcast_ref().expect("a handle is used with the Io that made it")
     }
+    /// Tells whether it is still open.
+    #[cfg(test)]
+    pub(crate) fn weak(&self) -> std::sync::Weak<dyn Any + Send + Sync> {
+        Arc::downgrade(&self.0)
+    }
 }
 
 impl std::fmt::Debug for Handle {

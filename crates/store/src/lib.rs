@@ -39,6 +39,7 @@ mod lock;
 mod look_back;
 mod mark;
 mod on_demand;
+mod open_dirs;
 mod orders;
 mod origins;
 pub mod overlay;

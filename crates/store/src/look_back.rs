@@ -12,9 +12,10 @@ use crate::history::{Before, ChangeKind, History, OldContent};
 use crate::interface::{self, Past, PastSide};
 use crate::io::{Handle, HostId, Open, Stamp, Stat};
 use crate::layout::{before_name, found, grave_name, names};
-use crate::versions::{Versions, before_of, met};
+use crate::versions::{Befores, Versions, met};
 use crate::writeset::index::{Index, join};
 use crate::writeset::{Attrs, Content, Data, Extent, Ix, NewKind, Origin};
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io::Result;
 use std::sync::Arc;
@@ -23,8 +24,8 @@ use systx_base::{Kind, TxnId};
 /// An inode, and what has to be taken back of it.
 #[derive(Clone, Debug)]
 struct Seat {
-    dir: Handle,
-    name: Vec<u8>,
+    /// By its path: what changed may be in more directories than the process may have open.
+    place: Place,
     now: Stamp,
     /// The latest first.
     patches: Vec<Patch>,
@@ -44,13 +45,71 @@ struct Patch {
     extents: Vec<Extent>,
 }
 
-/// Where something may be: a directory, and the path from there.
-type Place = (Handle, Vec<u8>);
+/// Where something may be: the path from there.
+#[derive(Clone, Debug)]
+struct Place {
+    top: Top,
+    path: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Top {
+    Root,
+    Graveyard,
+}
+
+/// The way to the directory that was looked into last: most are close to the one before.
+struct Way {
+    top: Top,
+    /// The names from there, and the last ones of these directories, open.
+    levels: Vec<(Vec<u8>, Option<Handle>)>,
+}
+
+/// So many directories of a way are open at once.
+const OPEN_MAX: usize = 64;
+
+impl Place {
+    fn with(&self, name: &[u8]) -> Place {
+        Place { top: self.top, path: join(self.path.clone(), name) }
+    }
+}
+
+impl Way {
+    fn new() -> Way {
+        Way { top: Top::Root, levels: Vec::new() }
+    }
+
+    /// The directory that a place is in, and its name there; `None` if that is gone.
+    fn to(&mut self, ground: &Graveyard<'_>, place: &Place) -> Result<Option<(Handle, Vec<u8>)>> {
+        let mut parts: Vec<&[u8]> =
+            place.path.split(|b| *b == b'/').filter(|p| !p.is_empty()).collect();
+        let name = parts.pop().unwrap_or_default().to_vec();
+        let known = self.levels.iter().zip(&parts).take_while(|((l, _), part)| l == *part).count();
+        self.levels.truncate(if self.top == place.top { known } else { 0 });
+        self.top = place.top;
+        let open = self.levels.iter().rposition(|(_, dir)| dir.is_some()).map_or(0, |i| i + 1);
+        self.levels.truncate(open);
+        let mut dir = match (self.levels.last(), self.top) {
+            (Some((_, Some(dir))), _) => dir.clone(),
+            (_, Top::Root) => ground.tree.root(),
+            (_, Top::Graveyard) => ground.dir.clone(),
+        };
+        for part in parts.drain(open..) {
+            let Some(below) = gone(ground.tree.open_dir(&dir, part))? else { return Ok(None) };
+            dir = below.clone();
+            if let Some(far) = self.levels.len().checked_sub(OPEN_MAX) {
+                self.levels[far].1 = None;
+            }
+            self.levels.push((part.to_vec(), Some(below)));
+        }
+        Ok(Some((dir, name)))
+    }
+}
 
 struct Finder<'a> {
     ground: Graveyard<'a>,
-    /// In the order of the log.
-    all: &'a [History],
+    befores: Befores<'a>,
+    way: RefCell<Way>,
     /// Paths below the root at which an inode was.
     paths: HashMap<HostId, Vec<Vec<u8>>>,
     /// Where it is in the graveyard.
@@ -88,10 +147,11 @@ impl Graveyard<'_> {
         let seat = side.seat.as_ref().and_then(|seat| seat.downcast_ref::<Seat>());
         let Some(seat) = seat else { return Ok(None) };
         let io = self.tree;
+        let Some((dir, name)) = Way::new().to(self, &seat.place)? else { return Ok(None) };
         if side.kind == Kind::Symlink {
-            return found(io.read_link(&seat.dir, &seat.name));
+            return found(io.read_link(&dir, &name));
         }
-        let Some(file) = found(io.open_file(&seat.dir, &seat.name, Open::Read))? else {
+        let Some(file) = found(io.open_file(&dir, &name, Open::Read))? else {
             return Ok(None);
         };
         let now = io.stat(&file)?;
@@ -150,7 +210,8 @@ impl<'a> Finder<'a> {
     fn new(ground: Graveyard<'a>, all: &'a [History]) -> Finder<'a> {
         let mut finder = Finder {
             ground,
-            all,
+            befores: Befores::new(all),
+            way: RefCell::new(Way::new()),
             paths: HashMap::new(),
             graves: HashMap::new(),
             removed: Vec::new(),
@@ -181,41 +242,32 @@ impl<'a> Finder<'a> {
     }
 
     /// Where an inode is now; `hint` is a path at which it was.
-    fn find(&self, id: HostId, hint: Option<&[u8]>) -> Result<Option<(Handle, Vec<u8>, Stat)>> {
-        let root = self.ground.tree.root();
+    fn find(&self, id: HostId, hint: Option<&[u8]>) -> Result<Option<(Place, Stat)>> {
         let mut places: Vec<Place> = Vec::new();
         let paths = self.paths.get(&id).into_iter().flatten().map(Vec::as_slice).chain(hint);
         for path in paths {
-            places.push((root.clone(), path.to_vec()));
+            places.push(Place { top: Top::Root, path: path.to_vec() });
             for (top, grave) in &self.removed {
                 let rest = path.strip_prefix(&top[..]).and_then(|rest| rest.strip_prefix(b"/"));
                 if let Some(rest) = rest {
-                    places.push((self.ground.dir.clone(), join(grave.clone(), rest)));
+                    places.push(Place { top: Top::Graveyard, path: join(grave.clone(), rest) });
                 }
             }
         }
-        places.extend(self.graves.get(&id).map(|name| (self.ground.dir.clone(), name.clone())));
-        for (top, path) in places.into_iter().rev() {
-            let Some((dir, name)) = self.walk(top, &path)? else { continue };
+        let grave = |name: &Vec<u8>| Place { top: Top::Graveyard, path: name.clone() };
+        places.extend(self.graves.get(&id).map(grave));
+        for place in places.into_iter().rev() {
+            let Some((dir, name)) = self.to(&place)? else { continue };
             let Some(stat) = gone(self.ground.tree.stat_at(&dir, &name))? else { continue };
             if stat.id == id {
-                return Ok(Some((dir, name, stat)));
+                return Ok(Some((place, stat)));
             }
         }
         Ok(None)
     }
 
-    /// The directory that a path ends in, and the last name.
-    fn walk(&self, mut dir: Handle, path: &[u8]) -> Result<Option<(Handle, Vec<u8>)>> {
-        let mut parts: Vec<&[u8]> = path.split(|b| *b == b'/').filter(|p| !p.is_empty()).collect();
-        let Some(last) = parts.pop() else { return Ok(Some((dir, Vec::new()))) };
-        for part in parts {
-            match gone(self.ground.tree.open_dir(&dir, part))? {
-                Some(below) => dir = below,
-                None => return Ok(None),
-            }
-        }
-        Ok(Some((dir, last.to_vec())))
+    fn to(&self, place: &Place) -> Result<Option<(Handle, Vec<u8>)>> {
+        self.way.borrow_mut().to(&self.ground, place)
     }
 
     /// An inode as it was before the transaction with number `lsn`, and those after it, changed it.
@@ -226,7 +278,7 @@ impl<'a> Finder<'a> {
         lsn: u64,
         hint: Option<&[u8]>,
     ) -> Result<Option<PastSide>> {
-        let Some((dir, name, now)) = self.find(id, hint)? else { return Ok(None) };
+        let Some((place, now)) = self.find(id, hint)? else { return Ok(None) };
         let left = self.left.get(&id).copied().or(was);
         // An inode that no transaction has left differently is as it was met.
         let known = left.is_none_or(|left| (left.mtime, left.size) == (now.mtime, now.size));
@@ -241,20 +293,20 @@ impl<'a> Finder<'a> {
             seat: None,
         };
         let mut patches = Vec::new();
-        for history in self.all.iter().rev().take_while(|h| h.done.lsn >= lsn) {
-            let Some(before) = before_of(history, id) else { continue };
+        let befores = self.befores.of(id).iter().rev();
+        for (_, before) in befores.take_while(|(history, _)| history.done.lsn >= lsn) {
             let Attrs { mode, owner, .. } = before.attrs;
             side.mode = mode.unwrap_or(side.mode);
             (side.uid, side.gid) = owner.unwrap_or((side.uid, side.gid));
         }
-        for (history, before) in Versions::of(self.all, id).back_to(lsn) {
+        for (history, before) in Versions::of(&self.befores, id).back_to(lsn) {
             if let OldContent::InPlace { len, file, extents, .. } = &before.content {
                 let txn = history.commit.meta.txn;
                 let file = file.then(|| before_name(txn, before.ix.0));
                 patches.push(Patch { len: *len, file, extents: extents.clone() });
             }
         }
-        side.seat = known.then(|| seat(Seat { dir, name, now: now.stamp(), patches }));
+        side.seat = known.then(|| seat(Seat { place, now: now.stamp(), patches }));
         Ok(Some(side))
     }
 
@@ -284,6 +336,8 @@ impl<'a> Finder<'a> {
     fn changes(&mut self, history: &History) -> Result<Vec<Past>> {
         let set = &history.commit.set;
         let index = Index::new(set);
+        let befores: HashMap<Ix, &Before> =
+            history.commit.befores.iter().map(|before| (before.ix, before)).collect();
         let mut told: HashSet<Ix> = HashSet::new();
         let mut out = Vec::new();
         for bind in &set.binds {
@@ -313,7 +367,7 @@ impl<'a> Finder<'a> {
                     let old = self.old(history, &index, target)?;
                     let kind = ChangeKind::Renamed { from };
                     let content = object.content != Content::Keep;
-                    let bytes = written(history, target);
+                    let bytes = written(history, &befores, target);
                     out.push(Past { content, bytes, ..Past::new(path, kind, old, new) });
                 }
                 None if matches!(object.origin, Origin::Grave { .. }) && old.is_none() => {
@@ -332,7 +386,7 @@ impl<'a> Finder<'a> {
                 }
             }
         }
-        self.modified(history, &index, &told, &mut out)?;
+        self.modified(history, (&index, &befores), &told, &mut out)?;
         out.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(out)
     }
@@ -341,7 +395,7 @@ impl<'a> Finder<'a> {
     fn modified(
         &self,
         history: &History,
-        index: &Index<'_>,
+        (index, befores): (&Index<'_>, &HashMap<Ix, &Before>),
         told: &HashSet<Ix>,
         out: &mut Vec<Past>,
     ) -> Result<()> {
@@ -355,7 +409,7 @@ impl<'a> Finder<'a> {
             let (old, new) = (self.old(history, index, ix)?, self.new_side(history, ix)?);
             let xattrs = object.xattrs.iter().map(|(key, _)| key.clone()).collect();
             let past = Past::new(path, ChangeKind::Modified, old, new);
-            out.push(Past { content, xattrs, bytes: written(history, ix), ..past });
+            out.push(Past { content, xattrs, bytes: written(history, befores, ix), ..past });
         }
         Ok(())
     }
@@ -370,18 +424,17 @@ impl<'a> Finder<'a> {
         kind: ChangeKind,
         out: &mut Vec<Past>,
     ) -> Result<()> {
-        let Some((at, name, _)) = self.find(dir, hint)? else { return Ok(()) };
+        let Some((top, _)) = self.find(dir, hint)? else { return Ok(()) };
         let io = self.ground.tree;
-        let Some(top) = gone(io.open_dir(&at, &name))? else { return Ok(()) };
         let mut todo = vec![(top, path.to_vec())];
-        while let Some((dir, path)) = todo.pop() {
+        while let Some((at, path)) = todo.pop() {
+            let Some((above, name)) = self.to(&at)? else { continue };
+            let Some(dir) = gone(io.open_dir(&above, &name))? else { continue };
             for name in names(io, &dir)? {
                 let Some(stat) = gone(io.stat_at(&dir, &name))? else { continue };
-                let below = join(path.clone(), &name);
-                if stat.kind == Kind::Dir
-                    && let Some(child) = gone(io.open_dir(&dir, &name))?
-                {
-                    todo.push((child, below.clone()));
+                let (place, below) = (at.with(&name), join(path.clone(), &name));
+                if stat.kind == Kind::Dir {
+                    todo.push((place.clone(), below.clone()));
                 }
                 let known = self.left.get(&stat.id).is_none_or(|left| {
                     (left.mtime, left.size) == (stat.mtime, stat.size) || left.id != stat.id
@@ -390,16 +443,9 @@ impl<'a> Finder<'a> {
                 (side.mode, side.uid, side.gid) = (stat.mode, stat.uid, stat.gid);
                 side.rdev = stat.rdev;
                 let after = history.done.lsn + 1;
-                let later = self.all.iter().filter(|h| h.done.lsn >= after);
-                let untouched = later.into_iter().all(|h| before_of(h, stat.id).is_none());
-                side.seat = (known && untouched).then(|| {
-                    seat(Seat {
-                        dir: dir.clone(),
-                        name: name.clone(),
-                        now: stat.stamp(),
-                        patches: Vec::new(),
-                    })
-                });
+                let untouched = self.befores.of(stat.id).iter().all(|(h, _)| h.done.lsn < after);
+                side.seat = (known && untouched)
+                    .then(|| seat(Seat { place, now: stat.stamp(), patches: Vec::new() }));
                 let (old, new) = match kind {
                     ChangeKind::Removed => (Some(side), None),
                     _ => (None, Some(side)),
@@ -419,10 +465,9 @@ impl Past {
 }
 
 /// Bytes that a transaction has written into an object that was there before.
-fn written(history: &History, ix: Ix) -> u64 {
+fn written(history: &History, befores: &HashMap<Ix, &Before>, ix: Ix) -> u64 {
     let now = history.done.stamps.get(ix.0 as usize).copied().flatten().map_or(0, |s| s.size);
-    let is = |before: &&Before| before.ix == ix;
-    let before = history.commit.befores.iter().find(is).map(|before| &before.content);
+    let before = befores.get(&ix).map(|before| &before.content);
     match (&history.commit.set.object(ix).content, before) {
         (Content::Keep, _) => 0,
         (Content::Patch { .. }, Some(OldContent::InPlace { len, extents, .. })) => {

@@ -2,19 +2,20 @@
 
 use crate::env::Env;
 use crate::io::Handle;
+use crate::open_dirs::OpenDirs;
 use crate::writeset::{Ix, Origin, WriteSet};
 use std::io::{Error, Result};
 
-/// Finds them by their paths, and opens each directory once.
+/// Finds them by their paths.
 pub(crate) struct Origins<'a> {
     env: Env<'a>,
     set: &'a WriteSet,
-    dirs: Vec<Option<Handle>>,
+    dirs: OpenDirs,
 }
 
 impl<'a> Origins<'a> {
     pub fn new(env: Env<'a>, set: &'a WriteSet) -> Origins<'a> {
-        Origins { env, set, dirs: vec![None; set.objects.len()] }
+        Origins { env, set, dirs: OpenDirs::default() }
     }
 
     /// The directory that an object was in, and its name there; `None` for what is new, or in a
@@ -30,20 +31,37 @@ impl<'a> Origins<'a> {
 
     /// The directory that an object is; `None` as for [`Origins::place`].
     pub fn dir(&mut self, ix: Ix) -> Result<Option<Handle>> {
-        if let Some(dir) = &self.dirs[ix.0 as usize] {
-            return Ok(Some(dir.clone()));
+        let above = self.dirs.closed_above(ix, |ix| match &self.set.object(ix).origin {
+            Origin::Host { parent, .. } => Some(*parent),
+            _ => None,
+        });
+        for dir in above.into_iter().rev() {
+            self.open(dir)?;
         }
-        let Some((parent, name)) = self.place(ix)? else { return Ok(None) };
-        let dir = if name.is_empty() {
-            parent
-        } else {
-            match self.env.io.open_dir(&parent, name) {
+        self.open(ix)
+    }
+
+    /// The same, where the directory above, if it can be, is open.
+    fn open(&mut self, ix: Ix) -> Result<Option<Handle>> {
+        if let Some(dir) = self.dirs.get(ix) {
+            return Ok(Some(dir));
+        }
+        let (parent, name) = match &self.set.object(ix).origin {
+            Origin::Root => (Some(self.env.io.root()), None),
+            Origin::Host { parent, name, .. } => (self.dirs.get(*parent), Some(name)),
+            Origin::Grave { name, .. } => (Some(self.env.layout.grave.clone()), Some(name)),
+            Origin::New(_) => (None, None),
+        };
+        let dir = match (parent, name) {
+            (None, _) => return Ok(None),
+            (Some(root), None) => root,
+            (Some(parent), Some(name)) => match self.env.io.open_dir(&parent, name) {
                 Ok(dir) => dir,
                 Err(e) if is_gone(&e) => return Ok(None),
                 Err(e) => return Err(e),
-            }
+            },
         };
-        self.dirs[ix.0 as usize] = Some(dir.clone());
+        self.dirs.put(ix, dir.clone());
         Ok(Some(dir))
     }
 }

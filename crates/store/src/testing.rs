@@ -14,13 +14,14 @@ use crate::writeset::{
     Attrs, Bind, Content, Data, Extent, Ix, NewKind, Object, Origin, SlotId, WriteSet,
 };
 use crate::{ApplyReport, Config, RecoveryReport};
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Error, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use systx_base::{Gid, Kind, Time, TxnId, Uid};
 
 pub const STATE: &str = ".systx";
@@ -344,6 +345,9 @@ pub struct Dying {
     limited: bool,
     /// So many durable writes are beyond the quota.
     beyond: AtomicU64,
+    /// So many directories may be open.
+    few: usize,
+    open: Mutex<Vec<Weak<dyn Any + Send + Sync>>>,
 }
 
 impl Dying {
@@ -352,11 +356,20 @@ impl Dying {
     }
     fn new(inner: Arc<dyn Io>, calls: u64) -> Dying {
         let [left, made, beyond] = [calls, 0, 0].map(AtomicU64::new);
-        Dying { inner, left, made, class: None, limited: false, beyond }
+        let (few, open) = (usize::MAX, Mutex::default());
+        Dying { inner, left, made, class: None, limited: false, beyond, few, open }
+    }
+    /// One that has no more than so many directories open.
+    pub fn with_few(inner: Arc<dyn Io>, few: usize) -> Arc<Dying> {
+        Arc::new(Dying { few, ..Dying::new(inner, u64::MAX) })
     }
     /// One that does not die and has a quota.
     pub fn limited(inner: Arc<dyn Io>) -> Arc<Dying> {
         Arc::new(Dying { limited: true, ..Dying::new(inner, u64::MAX) })
+    }
+    /// After so many further calls it dies.
+    pub fn dies_after(&self, calls: u64) {
+        self.left.store(calls, Ordering::Relaxed);
     }
     /// From now on so many durable writes are beyond the quota.
     pub fn is_beyond(&self, writes: u64) {
@@ -407,8 +420,20 @@ impl crate::io::Tree for Dying {
     fn longest_target(&self) -> usize {
         self.inner.longest_target()
     }
+    fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
+        self.alive()?;
+        let mut open = self.open.lock().unwrap();
+        if open.len() >= self.few {
+            open.retain(|dir| dir.strong_count() > 0);
+        }
+        if open.len() >= self.few {
+            return Err(Error::from_raw_os_error(libc::EMFILE));
+        }
+        let dir = self.inner.open_dir(at, name)?;
+        open.push(dir.weak());
+        Ok(dir)
+    }
     forward! {
-        fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
         fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle>;
         fn pin(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
         fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat>;

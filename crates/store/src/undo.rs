@@ -16,10 +16,11 @@ use crate::history::{Before, History, OldContent};
 use crate::interface::{Undo, Wanted};
 use crate::io::{Handle, HostId, Open, Stamp, Stat};
 use crate::layout::{before_name, grave_name, names};
+use crate::open_dirs::OpenDirs;
 use crate::origins::is_gone;
 use crate::returned::Returned;
 use crate::survivors::{Search, Survivor, Way};
-use crate::versions::{Versions, met};
+use crate::versions::{Befores, Versions, met};
 use crate::writeset::index::{Index, join};
 use crate::writeset::{
     Attrs, Bind, Content, Data, Emptied, Extent, Ix, Object, Origin, Slot, SlotId, WriteSet,
@@ -43,9 +44,17 @@ use part::Part;
 /// Slots with what was overwritten.
 struct Slots<'a> {
     stage: &'a Stage<'a>,
-    /// What is known, in the order of commits, says who has kept that.
-    all: &'a [History],
+    /// Says who has kept that.
+    befores: Befores<'a>,
     made: Vec<Slot>,
+}
+
+/// Directories that are open, by the objects of the transaction.
+#[derive(Default)]
+struct Dirs {
+    tree: OpenDirs,
+    /// Those in the graveyard.
+    grave: OpenDirs,
 }
 
 struct Builder<'a> {
@@ -54,9 +63,9 @@ struct Builder<'a> {
     history: &'a History,
     index: Index<'a>,
     graves: HashMap<Ix, Stamp>,
-    /// Objects of the result, by those of the transaction.
-    made: HashMap<Ix, Ix>,
-    dirs: HashMap<Ix, Handle>,
+    /// Objects of the result, by those of the transaction; none for what is gone.
+    made: HashMap<Ix, Option<Ix>>,
+    dirs: Dirs,
     /// Objects of the result that exist, by identity.
     known: HashMap<HostId, Ix>,
     out: WriteSet,
@@ -95,10 +104,10 @@ pub fn undo(
         index,
         graves: history.done.graves.iter().copied().collect(),
         made: HashMap::new(),
-        dirs: HashMap::new(),
+        dirs: Dirs::default(),
         known: HashMap::new(),
         out: WriteSet::default(),
-        slots: Slots { stage, all: &all, made: Vec::new() },
+        slots: Slots { stage, befores: Befores::new(&all), made: Vec::new() },
         overlap: BTreeSet::new(),
         returned: Returned::of(&all, history.done.lsn),
     };
@@ -132,8 +141,7 @@ impl<'a> Builder<'a> {
             xattrs: Vec::new(),
             content: Content::Keep,
         });
-        self.made.insert(Ix(0), Ix(0));
-        self.dirs.insert(Ix(0), self.ground.tree.root());
+        self.made.insert(Ix(0), Some(Ix(0)));
         progress::phase(Phase::Checking, || {
             (self.set().binds.len() + self.history.commit.befores.len()) as u64
         });
@@ -177,19 +185,25 @@ impl<'a> Builder<'a> {
 
     /// The open directory of an object, as it is now.
     fn dir(&mut self, ix: Ix) -> Result<Option<Handle>> {
-        if let Some(dir) = self.dirs.get(&ix) {
-            return Ok(Some(dir.clone()));
-        }
-        let Some(here) = self.heres(ix).into_iter().next() else { return Ok(None) };
-        let Some(parent) = self.dir(here.parent)? else { return Ok(None) };
-        match self.ground.tree.open_dir(&parent, &here.name) {
-            Ok(dir) => {
-                self.dirs.insert(ix, dir.clone());
-                Ok(Some(dir))
+        let above = |ix| self.heres(ix).first().map(|here| here.parent);
+        let above = self.dirs.tree.closed_above(ix, above);
+        for dir in above.into_iter().rev().chain([ix]) {
+            if self.opened(dir).is_some() {
+                continue;
             }
-            Err(e) if is_gone(&e) => Ok(None),
-            Err(e) => Err(e.into()),
+            let Some(here) = self.heres(dir).into_iter().next() else { return Ok(None) };
+            let Some(parent) = self.opened(here.parent) else { return Ok(None) };
+            match self.ground.tree.open_dir(&parent, &here.name) {
+                Ok(open) => self.dirs.tree.put(dir, open),
+                Err(e) if is_gone(&e) => return Ok(None),
+                Err(e) => return Err(e.into()),
+            }
         }
+        Ok(self.opened(ix))
+    }
+
+    fn opened(&self, ix: Ix) -> Option<Handle> {
+        if ix.0 == 0 { Some(self.ground.tree.root()) } else { self.dirs.tree.get(ix) }
     }
 
     fn stat_in(&mut self, dir: Ix, name: &[u8]) -> Result<Option<Stat>> {
@@ -201,11 +215,30 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// An object as it is now, as an object of the result.
+    /// An object as it is now, as an object of the result.  Those above it come first, and not by
+    /// recursion: trees may be deeper than a stack.
     fn host(&mut self, ix: Ix) -> Result<Option<Ix>> {
-        if let Some(made) = self.made.get(&ix) {
-            return Ok(Some(*made));
+        let (mut way, mut met) = (vec![ix], HashSet::from([ix]));
+        while let Some(here) = way.last().and_then(|ix| self.heres(*ix).into_iter().next())
+            && !self.made.contains_key(&here.parent)
+            && met.insert(here.parent)
+        {
+            way.push(here.parent);
         }
+        let mut host = None;
+        for ix in way.into_iter().rev() {
+            host = self.host_below(ix)?;
+        }
+        Ok(host)
+    }
+
+    /// The same, where what is above was looked for.
+    fn host_below(&mut self, ix: Ix) -> Result<Option<Ix>> {
+        if let Some(made) = self.made.get(&ix) {
+            return Ok(*made);
+        }
+        // Until it is found: its names may be a circle.
+        self.made.insert(ix, None);
         let left = self.history.done.stamps.get(ix.0 as usize).copied().flatten();
         let mut found = None;
         for here in self.heres(ix) {
@@ -222,7 +255,7 @@ impl<'a> Builder<'a> {
         let Some((parent, here, stat)) = found else { return Ok(None) };
         self.check_version(ix, &stat)?;
         let made = self.in_tree(parent, here.name, &stat);
-        self.made.insert(ix, made);
+        self.made.insert(ix, Some(made));
         Ok(Some(made))
     }
 
@@ -350,12 +383,8 @@ impl<'a> Builder<'a> {
     /// transaction put there.
     fn check_inside(&mut self, ix: Ix) -> Result<()> {
         let Some(dir) = self.dir(ix)? else { return Ok(()) };
-        let mut expected = HashSet::new();
-        for bind in &self.set().binds {
-            if bind.dir == ix && bind.target.is_some() {
-                expected.insert(bind.name.clone());
-            }
-        }
+        let expected = self.index.binds_in(ix).filter(|bind| bind.target.is_some());
+        let expected: HashSet<&Vec<u8>> = expected.map(|bind| &bind.name).collect();
         let path = self.path(ix);
         let mut emptied = self.emptied(&dir, &path)?;
         for name in names(self.ground.tree, &dir)? {
@@ -406,9 +435,6 @@ impl<'a> Builder<'a> {
 
     /// An object that lost a name: it is elsewhere in the tree or in the graveyard.
     fn old_object(&mut self, ix: Ix) -> Result<Option<Ix>> {
-        if let Some(made) = self.made.get(&ix) {
-            return Ok(Some(*made));
-        }
         if let Some(here) = self.host(ix)? {
             return Ok(Some(here));
         }
@@ -428,7 +454,7 @@ impl<'a> Builder<'a> {
             return self.survivor(ix)?.map(Some).ok_or(lost);
         };
         let made = self.in_grave(name, &stat);
-        self.made.insert(ix, made);
+        self.made.insert(ix, Some(made));
         Ok(Some(made))
     }
 
@@ -475,7 +501,7 @@ impl<'a> Builder<'a> {
             let path = self.index.origin_path(ix).unwrap_or_default();
             self.overlap.insert(path);
         }
-        self.made.insert(ix, made);
+        self.made.insert(ix, Some(made));
         Ok(Some(made))
     }
 
@@ -527,8 +553,19 @@ impl<'a> Builder<'a> {
         Ok(last)
     }
 
-    /// A directory that went to the graveyard with the one that it was in.
+    /// A directory that went to the graveyard with the one that it was in.  Those above it come
+    /// first.
     fn inside_grave(&mut self, ix: Ix) -> Result<Option<Ix>> {
+        let (mut way, mut at) = (Vec::new(), ix);
+        while let Some((parent, _)) = self.old_above(at)
+            && self.made.get(&parent).copied().flatten().is_none()
+        {
+            way.push(parent);
+            at = parent;
+        }
+        for ix in way.into_iter().rev() {
+            self.old_object(ix)?;
+        }
         let Origin::Host { parent, name, kind, .. } = &self.set().object(ix).origin else {
             return Ok(None);
         };
@@ -546,24 +583,40 @@ impl<'a> Builder<'a> {
             Err(e) => return Err(e.into()),
         };
         let made = self.in_tree(above, name.clone(), &stat);
-        self.made.insert(ix, made);
+        self.made.insert(ix, Some(made));
         Ok(Some(made))
+    }
+
+    /// The directory that an object was in when that went to the graveyard, and its name there.
+    fn old_above(&self, ix: Ix) -> Option<(Ix, &'a Vec<u8>)> {
+        match &self.set().object(ix).origin {
+            Origin::Host { parent, name, .. } if self.index.inside_removed(ix) => {
+                Some((*parent, name))
+            }
+            _ => None,
+        }
     }
 
     /// The open directory of an object that is in the graveyard.
     fn old_dir(&mut self, ix: Ix) -> Result<Option<Handle>> {
-        let (parent, name) = match &self.set().object(ix).origin {
-            Origin::Host { parent, name, .. } if self.index.inside_removed(ix) => {
-                (self.old_dir(*parent)?, name.clone())
+        let above = |ix| self.old_above(ix).map(|(parent, _)| parent);
+        let above = self.dirs.grave.closed_above(ix, above);
+        for dir in above.into_iter().rev().chain([ix]) {
+            if self.dirs.grave.get(dir).is_some() {
+                continue;
             }
-            _ => (Some(self.ground.dir.clone()), grave_name(self.txn(), ix.0)),
-        };
-        let Some(parent) = parent else { return Ok(None) };
-        match self.ground.tree.open_dir(&parent, &name) {
-            Ok(dir) => Ok(Some(dir)),
-            Err(e) if is_gone(&e) => Ok(None),
-            Err(e) => Err(e.into()),
+            let (parent, name) = match self.old_above(dir) {
+                Some((parent, name)) => (self.dirs.grave.get(parent), name.clone()),
+                None => (Some(self.ground.dir.clone()), grave_name(self.txn(), dir.0)),
+            };
+            let Some(parent) = parent else { return Ok(None) };
+            match self.ground.tree.open_dir(&parent, &name) {
+                Ok(open) => self.dirs.grave.put(dir, open),
+                Err(e) if is_gone(&e) => return Ok(None),
+                Err(e) => return Err(e.into()),
+            }
         }
+        Ok(self.dirs.grave.get(ix))
     }
 
     /// What moved out of a directory that was removed moves back into it.
@@ -633,7 +686,7 @@ impl<'a> Builder<'a> {
             Err(e) => return Err(e.into()),
         };
         let target = self.push(Origin::Grave { name, kind: stat.kind, stamp: stat.stamp() });
-        self.made.insert(ix, displaces);
+        self.made.insert(ix, Some(displaces));
         let Some(dir) = self.host(here.parent)? else { return Ok(()) };
         self.out.binds.push(Bind {
             dir,
@@ -647,7 +700,8 @@ impl<'a> Builder<'a> {
     /// The content before the transaction, from what leads back to it now.
     fn old_content(&mut self, before: &'a Before) -> Result<Content> {
         let (id, path) = (met(self.history, before.ix).map(|s| s.id), self.path(before.ix));
-        let back = id.map(|id| Versions::of(self.slots.all, id).back_to(self.history.done.lsn));
+        let back =
+            id.map(|id| Versions::of(&self.slots.befores, id).back_to(self.history.done.lsn));
         let (history, before) = match back.as_deref() {
             Some([last]) => *last,
             _ => (self.history, before),

@@ -9,6 +9,31 @@
 use crate::history::{Before, History, OldContent, TxnKind};
 use crate::io::{HostId, Stamp};
 use crate::writeset::{Ix, Origin};
+use std::collections::HashMap;
+
+/// What transactions have kept of inodes that stayed in their places.
+pub(crate) struct Befores<'h>(HashMap<HostId, Vec<(&'h History, &'h Before)>>);
+
+impl<'h> Befores<'h> {
+    /// `all` is in the order of commits.
+    pub fn new(all: &'h [History]) -> Befores<'h> {
+        let mut of: HashMap<HostId, Vec<(&History, &Before)>> = HashMap::new();
+        for history in all {
+            for before in &history.commit.befores {
+                let Some(met) = met(history, before.ix) else { continue };
+                if before.content != OldContent::Exchanged {
+                    of.entry(met.id).or_default().push((history, before));
+                }
+            }
+        }
+        Befores(of)
+    }
+
+    /// Of an inode, in the order of commits.
+    pub fn of(&self, id: HostId) -> &[(&'h History, &'h Before)] {
+        self.0.get(&id).map_or(&[], Vec::as_slice)
+    }
+}
 
 /// The changes in place of one inode.
 pub(crate) struct Versions<'h> {
@@ -19,13 +44,12 @@ pub(crate) struct Versions<'h> {
 }
 
 impl<'h> Versions<'h> {
-    /// Of an inode; `all` is in the order of commits.
-    pub fn of(all: &'h [History], id: HostId) -> Versions<'h> {
-        let change = |history: &'h History| {
-            let before = before_of(history, id)?;
-            matches!(before.content, OldContent::InPlace { .. }).then_some((history, before))
+    /// Of an inode.
+    pub fn of(befores: &Befores<'h>, id: HostId) -> Versions<'h> {
+        let in_place = |(_, before): &&(&History, &Before)| {
+            matches!(before.content, OldContent::InPlace { .. })
         };
-        let changes: Vec<_> = all.iter().filter_map(change).collect();
+        let changes: Vec<_> = befores.of(id).iter().filter(in_place).copied().collect();
         let mut versions = vec![0];
         for (n, (history, _)) in changes.iter().enumerate() {
             let undone = match history.commit.meta.kind {
@@ -54,14 +78,6 @@ impl<'h> Versions<'h> {
         back.reverse();
         back
     }
-}
-
-/// What a transaction has kept of an inode that stayed in its place.
-pub(crate) fn before_of(history: &History, id: HostId) -> Option<&Before> {
-    history.commit.befores.iter().find(|before| {
-        before.content != OldContent::Exchanged
-            && met(history, before.ix).is_some_and(|stamp| stamp.id == id)
-    })
 }
 
 /// The version that a transaction met.

@@ -129,7 +129,9 @@ fn here(
     limit: u64,
 ) -> Result<Option<Content>, Failure> {
     let known = volume.looked_at(id).map_or_else(|| look(volume, id), Ok)?;
-    let Some(past) = known.iter().find(|past| volume.absolute(&past.path) == path.0) else {
+    // They are in the order of their paths.
+    let first = known.partition_point(|past| volume.absolute(&past.path) < path.0);
+    let Some(past) = known.get(first).filter(|past| volume.absolute(&past.path) == path.0) else {
         return Ok(None);
     };
     let side = match version {

@@ -255,14 +255,18 @@ impl Archive {
     }
 }
 
-/// Allocated bytes of an entry and all below it; none if it is gone.
+/// Allocated bytes of an entry and all below it; none if it is gone.  Not by recursion: trees may
+/// be deeper than a stack.
 fn disk_usage(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<u64> {
-    let Some(stat) = found(io.stat_at(at, name))? else { return Ok(0) };
-    let mut total = stat.blocks.saturating_mul(512);
-    if stat.kind == Kind::Dir {
-        let Some(dir) = found(io.open_dir(at, name))? else { return Ok(0) };
-        for child in names(io, &dir)? {
-            total = total.saturating_add(disk_usage(io, &dir, &child)?);
+    let mut total = 0u64;
+    let mut todo = vec![(at.clone(), name.to_vec())];
+    while let Some((at, name)) = todo.pop() {
+        let Some(stat) = found(io.stat_at(&at, &name))? else { continue };
+        total = total.saturating_add(stat.blocks.saturating_mul(512));
+        if stat.kind == Kind::Dir
+            && let Some(dir) = found(io.open_dir(&at, &name))?
+        {
+            todo.extend(names(io, &dir)?.into_iter().map(|child| (dir.clone(), child)));
         }
     }
     Ok(total)

@@ -178,18 +178,17 @@ impl Site<'_> {
         if !object.is_changed() {
             return Ok(());
         }
-        let Some(dir) = self.states[ix.0 as usize].dir.clone() else {
-            // Nothing below it was touched, so it was never opened.
-            let Some(place) = self.place(ix) else { return Ok(()) };
-            return self.set_attributes(ix, &place);
+        let at = match self.dir_of(ix)? {
+            Some(dir) => Some(Place::open(dir)),
+            None => self.place(ix)?,
         };
-        self.set_attributes(ix, &Place::open(dir))
+        at.map_or(Ok(()), |at| self.set_attributes(ix, &at))
     }
 
     /// Owner, extended attributes and (if it stays writable) mode of a new directory, before it is
     /// seen.
     pub(super) fn dress_dir(&mut self, ix: Ix) -> Step<()> {
-        let Some(dir) = self.states[ix.0 as usize].dir.clone() else { return Ok(()) };
+        let Some(dir) = self.dir_of(ix)? else { return Ok(()) };
         let place = Place::open(dir);
         let object = self.object(ix);
         let mode = object.attrs.mode.filter(|m| m & OWNER_WX == OWNER_WX);

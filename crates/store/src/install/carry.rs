@@ -57,7 +57,7 @@ impl Install<'_> {
     pub(super) fn carry_to_grave(&mut self, ix: Ix, from: &Place, grave: Place) -> Step<()> {
         if self.carry(from, &grave)? {
             let state = self.site.state(ix);
-            state.place = Some(grave);
+            state.place = Some((&grave).into());
             state.placed = false;
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! Finding the objects of a write set in the tree, by identity.
 
 use super::compare::is_whole;
-use super::site::{Place, Site, Step};
+use super::site::{Place, Site, Spot, Step};
+use crate::env::is_fatal;
 use crate::io::{Class, Handle, HostId, Stat};
 use crate::layout::{found, grave_name, names, parse_temp};
 use crate::report::Outside;
@@ -27,10 +28,11 @@ impl Site<'_> {
         if ix.0 == 0 {
             let root = self.env.io.root();
             let stat = self.env.io.stat(&root).map_err(|e| self.stop(Vec::new(), e))?;
-            let state = self.state(ix);
-            state.id = Some(stat.id);
-            state.dir = Some(root);
+            self.state(ix).id = Some(stat.id);
             return Ok(());
+        }
+        if let Origin::Host { parent, .. } = &self.object(ix).origin {
+            self.dir_of(*parent)?;
         }
         self.find(ix)?;
         let needed = self.object(ix).is_changed() || !self.index.targets(ix).is_empty();
@@ -39,15 +41,16 @@ impl Site<'_> {
         let done = self.redo
             && self.index.is_removed(ix)
             && (self.env.class == Class::Weak || self.is_last_look(ix));
-        if self.place(ix).is_none() && needed && !done {
+        if !self.has_place(ix) && needed && !done {
             let path = self.path(ix);
             self.report(path, Outside::Gone, None);
         }
         Ok(())
     }
 
+    /// Finds an object whose directory, if it can be, was opened before.
     fn find(&mut self, ix: Ix) -> Step<()> {
-        if self.state(ix).busy || self.place(ix).is_some() {
+        if self.state(ix).busy || self.has_place(ix) {
             return Ok(());
         }
         let Some(id) = self.origin_id(ix) else { return Ok(()) };
@@ -58,8 +61,8 @@ impl Site<'_> {
             let state = self.state(ix);
             state.id = Some(id);
             // A final name is not to be moved away from.
-            state.home = (at != At::Target).then(|| place.clone());
-            state.place = Some(place);
+            state.home = (at != At::Target).then(|| (&place).into());
+            state.place = Some((&place).into());
         }
         Ok(())
     }
@@ -67,7 +70,7 @@ impl Site<'_> {
     fn search(&mut self, ix: Ix, id: HostId) -> Step<Option<(Place, At)>> {
         match &self.object(ix).origin {
             Origin::Host { parent, name, .. } => {
-                let place = self.place_of(*parent, name)?;
+                let place = self.in_open(*parent, name);
                 if let Some(place) = self.check_place(place, id)? {
                     return Ok(Some((place, At::Origin)));
                 }
@@ -120,23 +123,76 @@ impl Site<'_> {
         Ok(self.dir_of(dir)?.map(|dir| Place { dir, name: name.to_vec(), of }))
     }
 
-    /// The open directory of an object; `None` while it is nowhere to be found.
+    /// The same, if the directory is open.
+    fn in_open(&self, dir: Ix, name: &[u8]) -> Option<Place> {
+        let of = Some(dir);
+        self.opened(dir).map(|dir| Place { dir, name: name.to_vec(), of })
+    }
+
+    pub(super) fn opened(&self, ix: Ix) -> Option<Handle> {
+        if ix.0 == 0 { Some(self.env.io.root()) } else { self.dirs.get(ix) }
+    }
+
+    /// The directory that an object is looked for in.
+    fn above(&self, ix: Ix) -> Option<Ix> {
+        let state = &self.states[ix.0 as usize];
+        let of = match (&state.place, &self.object(ix).origin) {
+            (Some(place), _) => place.of,
+            (None, Origin::Host { parent, .. }) => Some(*parent),
+            (None, Origin::New(_)) => {
+                self.index.targets(ix).first().map(|i| self.commit.set.binds[*i].dir)
+            }
+            (None, Origin::Grave { .. } | Origin::Root) => None,
+        };
+        of.filter(|of| of.0 != 0 && !self.states[of.0 as usize].busy)
+    }
+
+    /// The open directory of an object; `None` while it is nowhere to be found.  Those above it are
+    /// opened first, and not by recursion: trees may be deeper than a stack.
     pub(super) fn dir_of(&mut self, ix: Ix) -> Step<Option<Handle>> {
-        if let Some(dir) = &self.state(ix).dir {
-            return Ok(Some(dir.clone()));
+        if let Some(dir) = self.opened(ix) {
+            return Ok(Some(dir));
         }
-        if self.object(ix).is_new() {
-            return self.find_new_dir(ix);
+        let above = self.dirs.closed_above(ix, |ix| self.above(ix));
+        for dir in above.into_iter().rev() {
+            self.open_in_open(dir)?;
         }
-        self.find(ix)?;
-        let (Some(place), Some(id)) = (self.place(ix), self.id(ix)) else { return Ok(None) };
-        let Ok(dir) = self.env.io.open_dir(&place.dir, &place.name) else { return Ok(None) };
+        self.open_in_open(ix)
+    }
+
+    /// The same, where the directory above, if it can be, is open.
+    fn open_in_open(&mut self, ix: Ix) -> Step<Option<Handle>> {
+        if let Some(dir) = self.opened(ix) {
+            return Ok(Some(dir));
+        }
+        if !self.has_place(ix) {
+            if self.object(ix).is_new() {
+                return self.find_new_dir(ix);
+            }
+            self.find(ix)?;
+        }
+        let spot = self.states[ix.0 as usize].place.clone();
+        let place = match &spot {
+            Some(Spot { name, of: Some(of), .. }) => self.in_open(*of, name),
+            _ => self.at(spot)?,
+        };
+        let (Some(place), Some(id)) = (place, self.id(ix)) else { return Ok(None) };
+        let Some(dir) = self.soft_open(&place)? else { return Ok(None) };
         let stat = self.env.io.stat(&dir).map_err(|e| self.stop(place.name.clone(), e))?;
         if stat.id != id {
             return Ok(None);
         }
-        self.state(ix).dir = Some(dir.clone());
+        self.dirs.put(ix, dir.clone());
         Ok(Some(dir))
+    }
+
+    /// `open_dir`; `None` for what is no directory, and for what cannot be reached.
+    fn soft_open(&self, place: &Place) -> Step<Option<Handle>> {
+        match self.env.io.open_dir(&place.dir, &place.name) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(e) if is_fatal(&e) => Err(self.stop(place.name.clone(), e)),
+            Err(_) => Ok(None),
+        }
     }
 
     /// For resuming: a new directory that was begun.  If it is in staging it was not placed yet;
@@ -147,21 +203,17 @@ impl Site<'_> {
         }
         let Some(bind) = self.index.targets(ix).first().copied() else { return Ok(None) };
         let bind = &self.commit.set.binds[bind];
-        self.state(ix).busy = true;
-        let parent = self.place_of(bind.dir, &bind.name);
-        self.state(ix).busy = false;
-        let parent = parent?;
-        let leftovers: Vec<Vec<u8>> = self.leftovers.values().cloned().collect();
-        for name in &leftovers {
-            let begun = parse_temp(name).is_some_and(|(_, _, role, n)| role == 'b' && n == ix.0);
-            if begun {
-                let place = Place::own(&self.env.layout.temp, name);
-                if let Some(dir) = self.take_new_dir(ix, place, true, false)? {
-                    return Ok(Some(dir));
-                }
+        let begun = |name: &&Vec<u8>| {
+            parse_temp(name).is_some_and(|(_, _, role, n)| role == 'b' && n == ix.0)
+        };
+        let begun: Vec<Vec<u8>> = self.leftovers.values().filter(begun).cloned().collect();
+        for name in &begun {
+            let place = Place::own(&self.env.layout.temp, name);
+            if let Some(dir) = self.take_new_dir(ix, place, true, false)? {
+                return Ok(Some(dir));
             }
         }
-        let Some(place) = parent else { return Ok(None) };
+        let Some(place) = self.in_open(bind.dir, &bind.name) else { return Ok(None) };
         let hidden = self.state(bind.dir).hidden;
         self.take_new_dir(ix, place, hidden, true)
     }
@@ -177,11 +229,11 @@ impl Site<'_> {
         if stat.kind != Kind::Dir || self.is_old(stat.id) {
             return Ok(None);
         }
-        let Ok(here) = self.env.io.open_dir(&place.dir, &place.name) else { return Ok(None) };
+        let Some(here) = self.soft_open(&place)? else { return Ok(None) };
+        self.dirs.put(ix, here.clone());
         let state = self.state(ix);
         state.id = Some(stat.id);
-        state.dir = Some(here.clone());
-        state.place = Some(place);
+        state.place = Some((&place).into());
         state.hidden = hidden;
         state.placed = placed;
         Ok(Some(here))

@@ -17,7 +17,7 @@
 //! into the graveyard, and is looked at where it arrived.
 
 use super::ahead::WINDOW;
-use super::{Install, Later, Place, Step};
+use super::{Install, Later, Place, Spot, Step};
 use crate::env::is;
 use crate::io::{Class, HostId, Open, Openers, Rename, Stat};
 use crate::layout::{grave_name, parse_temp};
@@ -121,7 +121,10 @@ impl Install<'_> {
             let object = self.site.object(ix);
             let lives = !self.site.index.targets(ix).is_empty() || object.is_changed();
             let wanted = taken && lives && object.kind() != Kind::Dir;
-            let (true, Some(place)) = (wanted, self.site.place(ix)) else { continue };
+            if !wanted {
+                continue;
+            }
+            let Some(place) = self.site.place(ix)? else { continue };
             let anchor = self.site.temp('a', ix);
             let linked = self.site.env.io.link(&place.dir, &place.name, &anchor.dir, &anchor.name);
             if self.site.soft(|s| s.path(ix), linked)?.is_some() {
@@ -236,15 +239,16 @@ impl Install<'_> {
     /// An object cannot get a name, for the directory is gone: what nobody sees is kept aside.
     fn give_up(&mut self, bind: &Bind) -> Step<()> {
         let Some(target) = bind.target else { return Ok(()) };
-        if self.site.place(target).is_none() && self.site.object(target).is_new() {
+        if !self.site.has_place(target) && self.site.object(target).is_new() {
             let place = self.site.temp('b', target);
             if !self.build(target, &place)? {
                 return Ok(());
             }
         }
         let state = &self.site.states[target.0 as usize];
-        let staged = |p: &Place| p.of.is_none() && !state.placed && parse_temp(&p.name).is_some();
-        let Some(place) = state.place.clone().filter(staged) else { return Ok(()) };
+        let staged = |p: &Spot| p.of.is_none() && !state.placed && parse_temp(&p.name).is_some();
+        let staged = state.place.clone().filter(staged);
+        let Some(place) = self.site.at(staged)? else { return Ok(()) };
         let path = self.site.bind_path(bind);
         let kept = self.keep(&place, &bind.name)?;
         self.site.state(target).place = None;
@@ -265,7 +269,7 @@ impl Install<'_> {
             self.repair(ix, &place)?;
             let state = self.site.state(ix);
             state.id = Some(stat.id);
-            state.place = Some(place);
+            state.place = Some((&place).into());
             state.placed = true;
             return Ok(());
         }
@@ -303,7 +307,7 @@ impl Install<'_> {
                 return Ok(());
             }
         }
-        let Some(staged) = self.site.place(ix) else { return Ok(()) };
+        let Some(staged) = self.site.place(ix)? else { return Ok(()) };
         // Getting its name moves its change time.
         self.site.state(ix).stamp = None;
         if self.put(&staged, place, bind)? {
@@ -313,7 +317,7 @@ impl Install<'_> {
     }
 
     fn bind_host(&mut self, ix: Ix, bind: &Bind, place: &Place, occupied: bool) -> Step<()> {
-        if self.site.place(ix).is_none() {
+        if !self.site.has_place(ix) {
             return Ok(());
         }
         let is_dir = self.site.object(ix).kind() == Kind::Dir;
@@ -329,7 +333,7 @@ impl Install<'_> {
             }
             return Ok(());
         }
-        match self.site.states[ix.0 as usize].home.clone() {
+        match self.site.at(self.site.states[ix.0 as usize].home.clone())? {
             Some(from) => self.move_host(ix, bind, place, occupied, from),
             None => self.add_link(ix, bind, place, occupied),
         }
@@ -360,9 +364,8 @@ impl Install<'_> {
     fn park(&mut self, ix: Ix) -> Step<Option<Place>> {
         let parked = self.site.temp('p', ix);
         let state = &self.site.states[ix.0 as usize];
-        let Some(home) = state.home.as_ref().or(state.place.as_ref()).cloned() else {
-            return Ok(None);
-        };
+        let home = state.home.as_ref().or(state.place.as_ref()).cloned();
+        let Some(home) = self.site.at(home)? else { return Ok(None) };
         if home.name != parked.name {
             let moved = self.site.rename(&home, &parked, Rename::NoReplace);
             let Some(()) = self.site.soft(|s| s.path(ix), moved)? else { return Ok(None) };
@@ -386,15 +389,13 @@ impl Install<'_> {
     }
 
     /// Removes the name that an object has moved away from by a link.
-    fn drop_home(&mut self, ix: Ix, home: Place) -> Step<()> {
-        match (home.of, self.site.env.class) {
-            (None, _) => self.drop_later(home),
-            (Some(_), Class::Weak) => {
-                self.later.push(Later::Home(ix, home));
-                Ok(())
-            }
-            (Some(_), _) => self.drop_seen(ix, &home),
+    fn drop_home(&mut self, ix: Ix, home: Spot) -> Step<()> {
+        if home.of.is_some() && self.site.env.class == Class::Weak {
+            self.later.push(Later::Home(ix, home));
+            return Ok(());
         }
+        let Some(home) = self.site.at(Some(home))? else { return Ok(()) };
+        if home.of.is_some() { self.drop_seen(ix, &home) } else { self.drop_later(home) }
     }
 
     /// Removes a name that others see, if it still names this object.
@@ -427,7 +428,7 @@ impl Install<'_> {
             let Some(old) = old else { continue };
             let stat = self.site.soft_stat(&old.dir, &old.name)?;
             if stat.is_some_and(|s| Some(s.id) == self.site.origin_id(ix) && s.nlink > 1) {
-                self.drop_home(ix, old)?;
+                self.drop_home(ix, (&old).into())?;
             }
         }
         Ok(())
@@ -450,7 +451,7 @@ impl Install<'_> {
 
     /// Gives an object that is in the tree a further name.
     fn add_link(&mut self, ix: Ix, bind: &Bind, place: &Place, occupied: bool) -> Step<()> {
-        let Some(from) = self.site.place(ix) else { return Ok(()) };
+        let Some(from) = self.site.place(ix)? else { return Ok(()) };
         let io = self.site.env.io;
         let linked = if occupied {
             Err(std::io::Error::from_raw_os_error(libc::EEXIST))
@@ -482,7 +483,7 @@ impl Install<'_> {
             let state = self.site.state(ix);
             state.placed = true;
             state.hidden = false;
-            state.place = Some(place.clone());
+            state.place = Some(place.into());
         }
         Ok(())
     }
@@ -494,7 +495,7 @@ impl Install<'_> {
         // What somebody sees stays where it is.
         if !placed && from.of.is_none() {
             let kept = self.keep(from, &bind.name)?;
-            if let Some(last) = self.site.outside.last_mut().filter(|o| o.path == path) {
+            if let Some(last) = self.site.told.outside.last_mut().filter(|o| o.path == path) {
                 last.kept_as = Some(kept);
             }
         }
@@ -731,7 +732,7 @@ impl Install<'_> {
         if self.site.id(ix) == self.site.origin_id(ix) {
             // Otherwise a new inode is the object already, and this was its predecessor.
             let state = self.site.state(ix);
-            state.place = Some(grave);
+            state.place = Some((&grave).into());
             state.placed = false;
         }
         Ok(())
@@ -743,7 +744,8 @@ impl Install<'_> {
         let Some(target) = bind.target.filter(|t| !self.site.object(*t).is_new()) else {
             return Ok(false);
         };
-        let homes = [target, other].map(|ix| self.site.states[ix.0 as usize].home.clone());
+        let [there, here] = [target, other].map(|ix| self.site.states[ix.0 as usize].home.clone());
+        let homes = [self.site.at(there)?, self.site.at(here)?];
         let ([Some(there), Some(here)], [i]) = (homes, self.site.index.targets(other)) else {
             return Ok(false);
         };

@@ -16,7 +16,7 @@ impl Install<'_> {
     pub(super) fn make_dir(&mut self, ix: Ix) -> Step<()> {
         let (mut begun, mut at) = (Vec::new(), ix);
         while self.site.object(at).is_new() && !self.site.state(at).busy {
-            if self.site.state(at).dir.is_some() {
+            if self.site.id(at).is_some() {
                 break;
             }
             self.site.state(at).busy = true;
@@ -35,12 +35,9 @@ impl Install<'_> {
     /// Makes a new directory, in the one that it is in if that is new and was made.
     fn make_dir_in(&mut self, ix: Ix) -> Step<()> {
         let bind = &self.site.commit.set.binds[self.site.index.targets(ix)[0]];
-        let parent = self.site.states[bind.dir.0 as usize].dir.clone();
-        let inside = self.site.state(bind.dir).hidden;
-        let place = match parent {
-            Some(dir) if inside => Place { dir, name: bind.name.clone(), of: Some(bind.dir) },
-            _ => self.site.temp('b', ix),
-        };
+        let hidden = self.site.state(bind.dir).hidden;
+        let inside = if hidden { self.site.place_of(bind.dir, &bind.name)? } else { None };
+        let place = inside.unwrap_or_else(|| self.site.temp('b', ix));
         let make = || -> Result<Handle> {
             self.site.env.io.mkdir(&place.dir, &place.name, 0o700)?;
             self.site.env.io.open_dir(&place.dir, &place.name)
@@ -49,12 +46,12 @@ impl Install<'_> {
         self.site.join_project(ix, &place)?;
         let stat =
             self.site.env.io.stat(&dir).map_err(|e| self.site.stop(self.site.path(ix), e))?;
+        self.site.dirs.put(ix, dir);
         let state = self.site.state(ix);
         state.id = Some(stat.id);
-        state.dir = Some(dir);
-        state.place = Some(place);
+        state.place = Some((&place).into());
         state.hidden = true;
-        state.placed = inside;
+        state.placed = place.of.is_some();
         Ok(())
     }
 
@@ -72,7 +69,7 @@ impl Install<'_> {
         let state = self.site.state(ix);
         state.id = Some(stat.id);
         state.stamp = Some(stat.stamp()).filter(|_| !ends_later);
-        state.place = Some(place.clone());
+        state.place = Some(place.into());
         Ok(true)
     }
 
@@ -183,7 +180,7 @@ impl Install<'_> {
         if self.site.redo && exchanged {
             return self.replace_again(ix);
         }
-        let Some(place) = self.site.place(ix) else { return Ok(()) };
+        let Some(place) = self.site.place(ix)? else { return Ok(()) };
         let swapped = object.content != Content::Keep && place.of.is_none();
         if swapped
             && self.site.redo
@@ -278,7 +275,7 @@ impl Install<'_> {
         if self.exchange_in(&new, place, Some(ix), path)? {
             let state = self.site.state(ix);
             state.id = Some(id);
-            state.place = Some(place.clone());
+            state.place = Some(place.into());
             state.placed = true;
         }
         Ok(())
@@ -293,7 +290,7 @@ impl Install<'_> {
             && self.site.origin_id(ix) != Some(stat.id)
             && self.site.is_ours(ix, &place, stat)?
         {
-            if let Some(old) = self.site.place(ix)
+            if let Some(old) = self.site.place(ix)?
                 && let Some(stat) = self.site.soft_stat(&old.dir, &old.name)?
             {
                 let copied = self.site.copy_attributes(&old, &place, &stat);
@@ -302,12 +299,12 @@ impl Install<'_> {
             self.repair(ix, &place)?;
             let state = self.site.state(ix);
             state.id = Some(stat.id);
-            state.place = Some(place);
+            state.place = Some((&place).into());
             state.placed = true;
             return Ok(());
         }
         // Attributes come from the old inode, wherever it is now.
-        let old = match (&stat, self.site.place(ix)) {
+        let old = match (&stat, self.site.place(ix)?) {
             (Some(stat), _) if self.site.origin_id(ix) == Some(stat.id) => place.clone(),
             (_, Some(place)) => place,
             (Some(_), None) => place.clone(),

@@ -5,6 +5,7 @@ use crate::env::{Env, is, is_fatal};
 use crate::history::{Before, Commit, OldContent};
 use crate::io::{Handle, HostId, Project, Rename, Stamp, Stat};
 use crate::layout::{ensure_dir, history_name, temp_name};
+use crate::open_dirs::OpenDirs;
 use crate::overlay::loses_number;
 use crate::report::{Outside, OutsideChange};
 use crate::writeset::index::Index;
@@ -45,16 +46,29 @@ impl Place {
     }
 }
 
+/// A place that is remembered: it keeps no directory of the tree open.
+#[derive(Clone)]
+pub(super) struct Spot {
+    pub name: Vec<u8>,
+    pub of: Option<Ix>,
+    /// One of the store's own directories.
+    dir: Option<Handle>,
+}
+
+impl From<&Place> for Spot {
+    fn from(Place { dir, name, of }: &Place) -> Spot {
+        Spot { name: name.clone(), of: *of, dir: of.is_none().then(|| dir.clone()) }
+    }
+}
+
 /// What is known about an object while it is installed.
 #[derive(Default)]
 pub(super) struct State {
     /// Where it is now: one of its names.
-    pub place: Option<Place>,
+    pub place: Option<Spot>,
     /// The name that it had before and that it may be moved away from.
-    pub home: Option<Place>,
+    pub home: Option<Spot>,
     pub id: Option<HostId>,
-    /// For directories that are needed: the directory itself.
-    pub dir: Option<Handle>,
     /// Made by this run and not yet under any name that an outsider could see.
     pub hidden: bool,
     /// A new file that is complete and waits for its name, see [`super::ahead`].
@@ -70,6 +84,14 @@ pub(super) struct State {
     gives: Option<Option<Project>>,
 }
 
+/// What is told of outsiders.
+#[derive(Default)]
+pub(super) struct Told {
+    pub outside: Vec<OutsideChange>,
+    /// So many names were given in `conflict/`.
+    kept: u32,
+}
+
 /// See the module.
 pub(super) struct Site<'a> {
     pub env: Env<'a>,
@@ -79,12 +101,13 @@ pub(super) struct Site<'a> {
     pub redo: bool,
     pub run: u64,
     pub states: Vec<State>,
+    /// Directories that are needed.
+    pub dirs: OpenDirs,
     /// Objects that existed before, by identity.
     pub old: HashMap<HostId, Ix>,
     /// For resuming: where identities were left in staging.
     pub leftovers: HashMap<HostId, Vec<u8>>,
-    pub outside: Vec<OutsideChange>,
-    kept: u32,
+    pub told: Told,
     /// Inodes of which this run changed a name, which moves their change time, whichever of their
     /// names is looked at afterwards.
     pub stirred: HashSet<HostId>,
@@ -109,10 +132,10 @@ impl<'a> Site<'a> {
             redo,
             run,
             states: std::iter::repeat_with(State::default).take(count).collect(),
+            dirs: OpenDirs::default(),
             old: old_ids(commit),
             leftovers: HashMap::new(),
-            outside: Vec::new(),
-            kept: 0,
+            told: Told::default(),
             stirred: HashSet::new(),
         }
     }
@@ -129,8 +152,22 @@ impl<'a> Site<'a> {
         self.states[ix.0 as usize].id
     }
 
-    pub(super) fn place(&self, ix: Ix) -> Option<Place> {
-        self.states[ix.0 as usize].place.clone()
+    pub(super) fn has_place(&self, ix: Ix) -> bool {
+        self.states[ix.0 as usize].place.is_some()
+    }
+
+    /// Where an object is now; `None` while that is nowhere to be found.
+    pub(super) fn place(&mut self, ix: Ix) -> Step<Option<Place>> {
+        self.at(self.states[ix.0 as usize].place.clone())
+    }
+
+    /// A place that was remembered.
+    pub(super) fn at(&mut self, spot: Option<Spot>) -> Step<Option<Place>> {
+        match spot {
+            Some(Spot { name, of: None, dir: Some(dir) }) => Ok(Some(Place::own(&dir, &name))),
+            Some(Spot { name, of: Some(of), .. }) => self.place_of(of, &name),
+            _ => Ok(None),
+        }
     }
 
     /// The identity that an object had when the transaction saw it.
@@ -165,7 +202,7 @@ impl<'a> Site<'a> {
     }
 
     pub(super) fn report(&mut self, path: Vec<u8>, what: Outside, kept_as: Option<Vec<u8>>) {
-        self.outside.push(OutsideChange { path, what, kept_as });
+        self.told.outside.push(OutsideChange { path, what, kept_as });
     }
 
     /// Stops at errors of the whole store; reports any other and goes on with `None`.
@@ -263,13 +300,13 @@ impl<'a> Site<'a> {
         let state = self.state(ix);
         state.placed = true;
         state.hidden = false;
-        state.place = Some(place.clone());
+        state.place = Some(place.into());
     }
 
     pub(super) fn is_parked(&mut self, ix: Ix, at: &Place) {
         let state = self.state(ix);
-        state.home = Some(at.clone());
-        state.place = Some(at.clone());
+        state.home = Some(at.into());
+        state.place = Some(at.into());
     }
 
     /// Whether an object that loses its last name in the write set has others in the tree.  The
@@ -343,8 +380,8 @@ impl<'a> Site<'a> {
     }
 
     pub(super) fn conflict_name(&mut self, as_name: &[u8]) -> Vec<u8> {
-        self.kept += 1;
-        let mut name = format!("{}-", self.kept).into_bytes();
+        self.told.kept += 1;
+        let mut name = format!("{}-", self.told.kept).into_bytes();
         let room = 255 - name.len();
         name.extend_from_slice(&as_name[..as_name.len().min(room)]);
         name

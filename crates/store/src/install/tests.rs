@@ -416,7 +416,7 @@ fn a_slot_in_a_new_directory_is_undone_on_every_class_of_file_system() {
 /// frame of each.
 #[test]
 fn trees_may_be_deeper_than_a_stack() {
-    const DEEP: usize = 700;
+    const DEEP: usize = 3000;
     let work = || {
         let s = Scratch::new();
         let (store, io) = (s.store(), s.io());
@@ -444,6 +444,103 @@ fn trees_may_be_deeper_than_a_stack() {
         }
         store.gc(Keep { count: 0, ..Keep::default() }).unwrap();
         assert_eq!(s.tree(), BTreeMap::default());
+        // What the journal still needs is as deep.
+        drop(store);
+        crate::layout::remove_all(&*io, &io.root(), STATE.as_bytes()).unwrap();
     };
     std::thread::Builder::new().stack_size(256 << 10).spawn(work).unwrap().join().unwrap();
+}
+
+const MANY: usize = 900;
+
+fn many_made(io: &dyn Io) -> WriteSet {
+    let mut ws = Ws::new(io);
+    let top = ws.mkdir();
+    ws.bind("top", Some(top));
+    for n in 0..MANY {
+        let (dir, file) = (ws.mkdir(), ws.file(n.to_string()));
+        ws.bind_in(top, &n.to_string(), dir);
+        ws.bind_in(dir, "file", file);
+    }
+    ws.done()
+}
+
+fn many_changed(io: &dyn Io) -> WriteSet {
+    let mut ws = Ws::new(io);
+    for n in 0..MANY {
+        ws.rewrite(&format!("top/{n}/file"), "changed");
+        ws.rename(&format!("top/{n}/file"), &format!("top/{}/moved", (n + 1) % MANY));
+        ws.create(&format!("top/{n}/new"), "new");
+        let dir = ws.host(format!("top/{n}"));
+        ws.obj(dir).attrs.mode = Some(0o700);
+    }
+    ws.done()
+}
+
+fn many_removed(io: &dyn Io) -> WriteSet {
+    let mut ws = Ws::new(io);
+    ws.remove("top");
+    ws.done()
+}
+
+fn with_few(s: &Scratch) -> (DirStore, Arc<Dying>) {
+    let io = Dying::with_few(s.io(), MANY * 2 / 3);
+    let (store, report) = DirStore::open(config(), Arc::clone(&io) as Arc<dyn Io>).unwrap();
+    assert_eq!(report.outside, []);
+    (store, io)
+}
+
+/// Each directory of a tree is made, changed, left and removed, with fewer of them open at a time
+/// than there are.
+#[test]
+fn trees_may_have_more_directories_than_a_process_descriptors() {
+    let s = Scratch::new();
+    let (store, _) = with_few(&s);
+    let mut txn = 0;
+    for set in [many_made, many_changed, many_removed] {
+        let before = s.tree();
+        txn += 1;
+        run(&store, txn, set(&*s.io()), TxnKind::Run);
+        let after = s.tree();
+        assert!(store.look_back(TxnId(txn)).unwrap().is_some());
+        for (of, left) in [(txn, &before), (txn + 1, &after)] {
+            assert_eq!(undo_beside(&store, of, of + 1).outside, []);
+            pretty(&format!("undo of {of}"), &s.tree(), left);
+        }
+        txn += 2;
+    }
+    store.gc(Keep { count: 0, ..Keep::default() }).unwrap();
+    assert_eq!(s.tree(), BTreeMap::default());
+}
+
+/// The same of an installation that was cut off.
+#[test]
+fn a_recovery_needs_few_directories() {
+    let sets: [fn(&dyn Io) -> WriteSet; 3] = [many_made, many_changed, many_removed];
+    for (n, set) in sets.iter().enumerate() {
+        let earlier = &sets[..n];
+        let (mut whole, mut calls) = (None, 0);
+        for part in [4, 1, 2, 3] {
+            let s = Scratch::new();
+            let (store, io) = with_few(&s);
+            for (txn, set) in (1..).zip(earlier) {
+                run(&store, txn, set(&*s.io()), TxnKind::Run);
+            }
+            let set = set(&*s.io());
+            let reservation = store.reserve(&set).unwrap();
+            let committed = store.commit(reservation, set, meta(9)).unwrap();
+            let before = io.calls();
+            if part < 4 {
+                io.dies_after(calls * part / 4);
+                store.apply(committed.lsn).unwrap_err();
+                drop(store);
+                drop(with_few(&s));
+            } else {
+                store.apply(committed.lsn).unwrap();
+                calls = io.calls() - before;
+            }
+            let tree = s.tree();
+            pretty(&format!("{part} of 4"), &tree, whole.get_or_insert(tree.clone()));
+        }
+    }
 }

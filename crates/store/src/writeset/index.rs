@@ -78,6 +78,13 @@ impl<'a> Index<'a> {
         self.position(dir, name).map(|i| &self.set.binds[i])
     }
 
+    /// The outcomes of all names in a directory.
+    pub(crate) fn binds_in(&self, dir: Ix) -> impl Iterator<Item = &'a Bind> {
+        let binds = &self.set.binds;
+        let from = self.places.partition_point(|i| binds[*i].dir < dir);
+        self.places[from..].iter().map(|i| &binds[*i]).take_while(move |bind| bind.dir == dir)
+    }
+
     /// The outcome of a name, as a position in `binds`.
     pub fn position(&self, dir: Ix, name: &[u8]) -> Option<usize> {
         let key = |i: &usize| (self.set.binds[*i].dir, &self.set.binds[*i].name[..]);
