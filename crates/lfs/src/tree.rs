@@ -182,6 +182,10 @@ struct Debt {
     grown: u64,
     /// Chunks that could be read, as it will have to.
     readable: BTreeSet<u64>,
+    /// An upper bound of the bytes of each dirty record that goes into its chunk.
+    small: HashMap<Ino, u64>,
+    /// Records that have become larger than that: each takes a block of its own.
+    large: u64,
 }
 
 /// A tree.
@@ -336,8 +340,11 @@ impl Tree {
     fn mark(&mut self, ino: Ino) {
         if self.dirty.insert(ino) {
             let bytes = self.objects.get(&ino).map_or(0, Object::record_max);
-            self.debt.blocks +=
-                if bytes > INLINE_MAX as u64 { bytes.div_ceil(BLOCK as u64) + 1 } else { 0 };
+            if bytes > INLINE_MAX as u64 {
+                self.debt.blocks += bytes.div_ceil(BLOCK as u64) + 1;
+            } else {
+                self.debt.small.insert(ino, bytes);
+            }
             self.mark_chunk(ino / CHUNK);
         }
     }
@@ -364,14 +371,25 @@ impl Tree {
         }
     }
 
-    /// So many bytes were added to records.
-    pub fn grow(&mut self, bytes: u64) {
+    /// A record was added, or replaced: so many bytes.
+    pub fn added(&mut self, bytes: u64) {
         self.debt.grown += bytes;
+    }
+
+    /// So many bytes were added to the record of an object that was changed.
+    pub fn grow(&mut self, ino: Ino, bytes: u64) {
+        self.debt.grown += bytes;
+        let Some(small) = self.debt.small.get_mut(&ino) else { return };
+        *small += bytes;
+        if *small > INLINE_MAX as u64 {
+            self.debt.small.remove(&ino);
+            self.debt.large += 1;
+        }
     }
 
     /// Blocks by which the next checkpoint makes records longer, at most.
     pub fn growth(&self) -> u64 {
-        self.debt.grown.div_ceil(BLOCK as u64)
+        self.debt.grown.div_ceil(BLOCK as u64) + self.debt.large
     }
 
     /// An upper bound of the blocks that a checkpoint would write for what has changed.

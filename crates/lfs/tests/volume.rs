@@ -265,6 +265,46 @@ fn a_full_volume_refuses_before_it_decides_and_takes_deletions() {
     assert_eq!(tree(&open(disk).unwrap()).len(), 1);
 }
 
+/// Records that grow out of the inode map take blocks of their own at the next checkpoint, many of
+/// them by a transaction that takes few blocks itself, or by plain changes, which take none before.
+#[test]
+fn what_has_become_large_is_refused_or_can_be_written() {
+    let long = vec![b'x'; 150];
+    let name = |n: u32| format!("{}{n}", "n".repeat(40)).into_bytes();
+    let grows: [&dyn Fn(&mut Ops<'_>, u64, u64) -> Result<(), Error>; 2] =
+        [&|ops, f, d| (0..10).try_for_each(|n| ops.link(f, d, &name(n))), &|ops, _, d| {
+            (0..4).try_for_each(|n| ops.set_xattr(d, &name(n), &long, SetXattr::Any))
+        }];
+    for (how, plain) in (0..grows.len()).flat_map(|how| [(how, false), (how, true)]) {
+        let grow = grows[how];
+        let (disk, volume) = fresh(BLOCKS);
+        let f = volume.plain(|ops| ops.create(ROOT, b"f", &file())).unwrap();
+        let make = |n| volume.plain(|ops| ops.create(ROOT, &name(n), &dir())).unwrap();
+        let made: Vec<u64> = (0..u32::try_from(volume.space().total).unwrap()).map(make).collect();
+        volume.checkpoint().unwrap();
+        // As many as it takes.
+        let fits = |done: Result<(), Error>| {
+            assert!(matches!(done, Ok(()) | Err(Error::NoSpace)), "{how}, {plain}: {done:?}");
+            done.is_ok()
+        };
+        let many = if plain {
+            made.iter().position(|d| !fits(volume.plain(|ops| grow(ops, f, *d))))
+        } else {
+            let all =
+                |ops: &mut Ops<'_>, many| made[..many].iter().try_for_each(|d| grow(ops, f, *d));
+            (0..made.len()).rev().find(|many| fits(commit(&volume, |ops| all(ops, *many))))
+        };
+        assert!((50..made.len() - 1).contains(&many.unwrap()), "{how}, {plain}: {many:?}");
+        volume.checkpoint().unwrap_or_else(|e| panic!("{how}, {many:?}: {e}"));
+        let space = volume.space();
+        assert!(space.used <= space.total, "{how}: {space:?}");
+        let before = tree(&volume);
+        drop(volume);
+        assert_eq!(check(disk.clone(), clock()).unwrap().findings, [], "{how}");
+        assert_eq!(tree(&open(disk).unwrap()), before, "{how}");
+    }
+}
+
 /// Objects that stand in one piece of the inode map pay for it once: else changing many of them at
 /// once, as removing a tree does, asks for many times what it takes, and history goes for it.
 #[test]

@@ -53,7 +53,7 @@ fn apply(state: &mut State, entry: &Entry, blocks: &mut impl Iterator<Item = Pla
                 Some(link) => drop(entries.insert(name.clone(), *link)),
                 None => drop(entries.remove(name)),
             }
-            state.tree.grow(entry_record(name));
+            state.tree.grow(*dir, entry_record(name));
             Ok(())
         }
         Entry::Cut(ino, first) => {
@@ -115,7 +115,7 @@ fn set_node(state: &mut State, ino: Ino, node: &Node) -> Result<()> {
         Err(Error::NotFound) => state.tree.insert(ino, Object::new(node.clone())),
         Err(e) => return Err(e),
     }
-    state.tree.grow(node_record(node));
+    state.tree.added(node_record(node));
     state.next_ino = state.next_ino.max(ino.saturating_add(1));
     if node.attrs.nlink == 0 {
         state.orphans.insert(ino);
@@ -152,6 +152,6 @@ fn set_pages(
         }
         count += PAGE_RECORD;
     }
-    state.tree.grow(count);
+    state.tree.grow(ino, count);
     Ok(())
 }

@@ -110,7 +110,7 @@ impl State {
     fn install(&mut self, txn: &mut Txn) -> Result<()> {
         for (ino, node) in std::mem::take(&mut txn.created) {
             self.pending.bytes += node_record(&node);
-            self.tree.grow(node_record(&node));
+            self.tree.added(node_record(&node));
             self.pending.nodes.insert(ino);
             self.tree.insert(ino, Object::new(node));
         }
@@ -121,7 +121,7 @@ impl State {
             self.pending.bytes += bytes;
             self.pending.nodes.insert(ino);
             let xattrs = patch.xattrs.iter().map(|(n, v)| n.len() + v.as_ref().map_or(0, Vec::len));
-            self.tree.grow(xattrs.sum::<usize>() as u64);
+            self.tree.grow(ino, xattrs.sum::<usize>() as u64);
         }
         self.install_content(txn)?;
         for (dir, names) in std::mem::take(&mut txn.entries) {
@@ -131,7 +131,7 @@ impl State {
                     Some(link) => drop(entries.insert(name.clone(), link)),
                     None => drop(entries.remove(&name)),
                 }
-                self.tree.grow(entry_record(&name));
+                self.tree.grow(dir, entry_record(&name));
                 self.pending.bytes += entry_record(&name) + 16;
                 self.pending.names.entry(dir).or_default().insert(name);
             }
@@ -220,7 +220,7 @@ impl State {
                 }
             }
         }
-        self.tree.grow(PAGE_RECORD);
+        self.tree.grow(ino, PAGE_RECORD);
         self.pending.page(ino, page, is_block);
         Ok(())
     }
