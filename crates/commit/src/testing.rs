@@ -53,14 +53,14 @@ impl Ground {
         let store = volume::fresh();
         volume::write(&store, TxnId(u64::MAX), with_files(files));
         let hidden = HashSet::from_iter(store.own_object());
-        let vol = Volume::new(store.tree(), b"/volume".to_vec(), hidden).unwrap();
+        let vol = Volume::alone(store.tree(), b"/volume".to_vec(), hidden).unwrap();
         Ground { site: site(vol, store), _dir: None }
     }
 
     fn in_memory(files: &[impl AsRef<str>]) -> Ground {
         let memory = Memory::new();
         memory.write(TxnId(u64::MAX), with_files(files));
-        let vol = Volume::new(memory.clone(), b"/memory".to_vec(), HashSet::new()).unwrap();
+        let vol = Volume::alone(memory.clone(), b"/memory".to_vec(), HashSet::new()).unwrap();
         Ground { site: site(vol, memory), _dir: None }
     }
 

@@ -406,20 +406,6 @@ impl Tree for VolumeTree {
     fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>> {
         self.at(h, b"", |ops, ino| ops.next_data(ino, offset))
     }
-    fn sync_data(&self, _: &Handle) -> Result<()> {
-        self.volume.sync().map_err(io_error)
-    }
-    fn is_settled(&self, _: &Stamp) -> bool {
-        // Nobody maps a file of a volume but through a view.
-        true
-    }
-    fn openers(&self, h: &Handle) -> Result<Openers> {
-        self.tidy()?;
-        let ino = ino_of(h);
-        let own = u32::from(h.inner::<Held>().is_open);
-        let open = self.going.lock().open.get(&ino).copied().unwrap_or(0);
-        Ok(if open > own { Openers::Readers } else { Openers::None })
-    }
     fn fs_info(&self) -> Result<FsInfo> {
         let space = self.volume.space();
         let free = space.free();

@@ -15,7 +15,7 @@ use systx_lfs::Shape;
 use systx_lfs::device::{Device, MemDevice};
 use systx_lfs::format::ROOT;
 use systx_lfs_store::VolumeStore;
-use systx_store::io::{Open, Openers, Tree};
+use systx_store::io::{Open, Tree};
 use systx_store::writeset::{Content, Data, Extent, NewKind, WriteSet};
 use systx_store::{ApplyError, CommitError, Keep, Ready, ReserveError, Store, UndoError};
 
@@ -199,9 +199,7 @@ fn what_somebody_holds_stays_and_what_is_wrong_has_the_right_error() {
     let (one, two) =
         (tree.open_file(&root, b"a", Open::Read), tree.open_file(&root, b"a", Open::Read));
     let (one, two) = (one.unwrap(), two.unwrap());
-    assert_eq!(tree.openers(&one).unwrap(), Openers::Readers);
     drop(two);
-    assert_eq!(tree.openers(&one).unwrap(), Openers::None);
     let mut sets = Sets::new(&store);
     sets.remove("/a");
     write(&store, TxnId(2), sets.set);

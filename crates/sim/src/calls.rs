@@ -16,8 +16,8 @@ use std::io::{Error, ErrorKind, Result};
 use std::sync::atomic::Ordering;
 use systx_base::{Gid, Kind, Time, Uid};
 use systx_store::io::{
-    Class, Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Project, Rename, Stamp,
-    Stat, Tree,
+    Class, Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Outsiders, Project, Rename,
+    Stamp, Stat, Tree,
 };
 
 const DEV: u64 = 0x51;
@@ -239,16 +239,6 @@ impl Tree for SimFs {
         self.look(|w| data::next_data(w, h.inner::<Opened>().ino, offset))
     }
 
-    fn sync_data(&self, h: &Handle) -> Result<()> {
-        let (name, ino) = (self.named(h), h.inner::<Opened>().ino);
-        self.sync(|| format!("sync_data {name}"), |w| w.sync(ino, false))
-    }
-
-    fn openers(&self, h: &Handle) -> Result<Openers> {
-        let ino = h.inner::<Opened>().ino;
-        Ok(self.world().openers.get(&ino).copied().unwrap_or(Openers::None))
-    }
-
     fn fs_info(&self) -> Result<FsInfo> {
         self.look(|w| {
             let free = w.capacity.saturating_sub(w.used_blocks());
@@ -285,15 +275,27 @@ impl Tree for SimFs {
         self.stat_at(at, name).map(|_| Project::default())
     }
 
-    fn is_settled(&self, _: &Stamp) -> bool {
-        false
-    }
-
     fn shares_files(&self) -> bool {
         false
     }
     fn longest_target(&self) -> usize {
         PAGE - 1
+    }
+}
+
+impl Outsiders for SimFs {
+    fn sync_data(&self, h: &Handle) -> Result<()> {
+        let (name, ino) = (self.named(h), h.inner::<Opened>().ino);
+        self.sync(|| format!("sync_data {name}"), |w| w.sync(ino, false))
+    }
+
+    fn openers(&self, h: &Handle) -> Result<Openers> {
+        let ino = h.inner::<Opened>().ino;
+        Ok(self.world().openers.get(&ino).copied().unwrap_or(Openers::None))
+    }
+
+    fn is_settled(&self, _: &Stamp) -> bool {
+        false
     }
 }
 

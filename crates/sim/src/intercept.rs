@@ -11,7 +11,8 @@ use std::io::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use systx_base::{Gid, Kind, Time, Uid};
 use systx_store::io::{
-    Fixed, FsInfo, Handle, Io, ListItem, Open, Openers, Project, Rename, Stamp, Stat, Tree,
+    Fixed, FsInfo, Handle, Io, ListItem, Open, Openers, Outsiders, Project, Rename, Stamp, Stat,
+    Tree,
 };
 
 /// Which call.
@@ -266,12 +267,6 @@ impl Tree for Intercept {
     fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>> {
         self.get(Op::NextData, of(h), |s| s.next_data(h, offset))
     }
-    fn sync_data(&self, h: &Handle) -> Result<()> {
-        self.set(Op::SyncData, of(h), |s| s.sync_data(h))
-    }
-    fn openers(&self, h: &Handle) -> Result<Openers> {
-        self.get(Op::Openers, of(h), |s| s.openers(h))
-    }
     fn fs_info(&self) -> Result<FsInfo> {
         self.get(Op::FsInfo, None, SimFs::fs_info)
     }
@@ -284,14 +279,23 @@ impl Tree for Intercept {
     fn project(&self, at: &Handle, name: &[u8]) -> Result<Project> {
         self.get(Op::Stat, Some((at, name)), |s| s.project(at, name))
     }
-    fn is_settled(&self, version: &Stamp) -> bool {
-        self.sim.is_settled(version)
-    }
     fn shares_files(&self) -> bool {
         self.sim.shares_files()
     }
     fn longest_target(&self) -> usize {
         self.sim.longest_target()
+    }
+}
+
+impl Outsiders for Intercept {
+    fn sync_data(&self, h: &Handle) -> Result<()> {
+        self.set(Op::SyncData, of(h), |s| s.sync_data(h))
+    }
+    fn openers(&self, h: &Handle) -> Result<Openers> {
+        self.get(Op::Openers, of(h), |s| s.openers(h))
+    }
+    fn is_settled(&self, version: &Stamp) -> bool {
+        self.sim.is_settled(version)
     }
 }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use systx_sim::intercept::{Action, Op};
 use systx_sim::{Intercept, Plan, Profile, Record, SimFs, tree};
-use systx_store::io::{Io, Rename, Tree};
+use systx_store::io::{Io, Outsiders, Rename, Tree};
 
 fn plan() -> Plan {
     Plan::new(500, 1)

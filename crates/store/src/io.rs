@@ -338,15 +338,6 @@ pub trait Tree: Send + Sync {
     /// The next range of data at or after `offset` as (start, end); `None` if only a hole follows.
     fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>>;
 
-    /// Makes a file's data and what is needed to read it back durable.  What programs have stored
-    /// in mappings is written back with that, so the next such store moves the change time.
-    fn sync_data(&self, h: &Handle) -> Result<()>;
-    /// True only if no page of a file of which this is the version can be dirty in somebody's
-    /// mapping, so that the next store through one is another version.  `false`: not known.
-    fn is_settled(&self, version: &Stamp) -> bool;
-    /// Who else has this open file open.
-    fn openers(&self, h: &Handle) -> Result<Openers>;
-
     /// Space, limits and crash behaviour.
     fn fs_info(&self) -> Result<FsInfo>;
     /// Longest target of a symbolic link, in bytes.
@@ -371,8 +362,35 @@ pub trait Moments: Send + Sync {
     fn moment(&self) -> Arc<dyn Moment>;
 }
 
+/// What a file system knows of programs that work in it behind the back of everything above.
+pub trait Outsiders: Send + Sync {
+    /// Makes a file's data and what is needed to read it back durable.  What programs have stored
+    /// in mappings is written back with that, so the next such store moves the change time.
+    fn sync_data(&self, h: &Handle) -> Result<()>;
+    /// True only if no page of a file of which this is the version can be dirty in somebody's
+    /// mapping, so that the next store through one is another version.  `false`: not known.
+    fn is_settled(&self, version: &Stamp) -> bool;
+    /// Who else has this open file open.
+    fn openers(&self, h: &Handle) -> Result<Openers>;
+}
+
+/// There are none: nobody reaches the files but through the store.
+pub struct Alone;
+
+impl Outsiders for Alone {
+    fn sync_data(&self, _: &Handle) -> Result<()> {
+        Ok(())
+    }
+    fn is_settled(&self, _: &Stamp) -> bool {
+        true
+    }
+    fn openers(&self, _: &Handle) -> Result<Openers> {
+        Ok(Openers::None)
+    }
+}
+
 /// A tree, and the calls that change it.
-pub trait Io: Tree {
+pub trait Io: Tree + Outsiders {
     /// As [`Tree::open_file`], for reading and writing.
     fn open_to_write(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
     /// Makes a regular file that must not exist, opened for reading and writing.

@@ -16,7 +16,8 @@
 use crate::class;
 use crate::host_locks::LockRange;
 use crate::io::{
-    Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Project, Rename, Stamp, Stat, Tree,
+    Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Outsiders, Project, Rename, Stamp,
+    Stat, Tree,
 };
 use crate::quota::Quotas;
 use crate::real_unsafe::{Lease, Policy, own_umask, probe_lease};

@@ -6,8 +6,8 @@ use crate::history::{CommitMeta, TxnKind};
 use crate::instance::Instance;
 pub use crate::interface::Store;
 use crate::io::{
-    Class, Fixed, FsInfo, Handle, Io, ListItem, Open, Openers, Project, Rename, Stamp, Stat,
-    Tree as _,
+    Class, Fixed, FsInfo, Handle, Io, ListItem, Open, Openers, Outsiders, Project, Rename, Stamp,
+    Stat, Tree as _,
 };
 use crate::real::RealIo;
 use crate::writeset::{
@@ -411,9 +411,6 @@ impl crate::io::Tree for Dying {
         let info = self.inner.fs_info()?;
         Ok(FsInfo { class: self.class.unwrap_or(info.class), ..info })
     }
-    fn is_settled(&self, version: &Stamp) -> bool {
-        self.inner.is_settled(version)
-    }
     fn shares_files(&self) -> bool {
         self.inner.shares_files()
     }
@@ -445,10 +442,18 @@ impl crate::io::Tree for Dying {
         fn list_xattr(&self, at: &Handle, name: &[u8]) -> Result<Vec<Vec<u8>>>;
         fn read_at(&self, h: &Handle, buf: &mut [u8], offset: u64) -> Result<usize>;
         fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>>;
-        fn sync_data(&self, h: &Handle) -> Result<()>;
-        fn openers(&self, h: &Handle) -> Result<Openers>;
         fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed>;
         fn project(&self, at: &Handle, name: &[u8]) -> Result<Project>;
+    }
+}
+
+impl Outsiders for Dying {
+    fn is_settled(&self, version: &Stamp) -> bool {
+        self.inner.is_settled(version)
+    }
+    forward! {
+        fn sync_data(&self, h: &Handle) -> Result<()>;
+        fn openers(&self, h: &Handle) -> Result<Openers>;
     }
 }
 

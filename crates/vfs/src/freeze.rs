@@ -78,7 +78,8 @@ impl Frozen {
             }
             let (dir, name) = reach.backing_place(st, *self.nodes.get(i)?).ok()?;
             let file = reach.tree().open_file(&dir, &name, Open::Read).ok()?;
-            (reach.tree().openers(&file).ok()? == Openers::Writers).then(|| self.paths[i].clone())
+            let openers = reach.vol.outsiders.openers(reach.work.bare(&file)).ok()?;
+            (openers == Openers::Writers).then(|| self.paths[i].clone())
         };
         self.writes.objects.iter().enumerate().filter_map(is_open).collect()
     }

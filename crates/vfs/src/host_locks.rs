@@ -85,7 +85,7 @@ impl HostLocks {
 
 /// A new description of the file that stands for a node.
 fn lock_file(reach: &Reach, state: &Mutex<State>, locks: &Locks, node: NodeId) -> Reply<LockFile> {
-    let (io, files) = (reach.vol.locks.as_ref(), reach.vol.lock_files.as_ref());
+    let (io, files) = (reach.vol.on_host(), reach.vol.lock_files());
     if io.is_none() && files.is_none() && !reach.others.keeps_locks() {
         return Err(Errno::NOSYS);
     }
@@ -114,7 +114,7 @@ fn lock_file(reach: &Reach, state: &Mutex<State>, locks: &Locks, node: NodeId) -
 
 /// The path of a directory below the volume's root, if it is there.
 fn path_to(reach: &Reach, dir: &Handle) -> Option<Vec<u8>> {
-    match &reach.vol.locks {
+    match reach.vol.on_host() {
         Some(io) => {
             let root = reach.tree().root();
             path_below(io.descriptor(&root), io.descriptor(dir)).ok()

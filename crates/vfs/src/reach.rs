@@ -283,14 +283,15 @@ impl Reach {
             Err(e) if is_gone(&e) => return Err(self.work.outsider(whole(base))),
             Err(e) => return Err(errno(e)),
         };
+        let (outsiders, bare) = (&self.vol.outsiders, self.work.bare(&handle));
         // A page that another process changes through a mapping, and that was dirty already when
         // it was met, moves no time stamp.  Writing it back makes the next store fault, and that
         // moves the stamp.  A sync of everything since the last change has done so.
         if !settled
-            && !self.tree().is_settled(&base.stamp)
-            && self.tree().openers(&handle).map_err(errno)? == Openers::Writers
+            && !outsiders.is_settled(&base.stamp)
+            && outsiders.openers(bare).map_err(errno)? == Openers::Writers
         {
-            self.tree().sync_data(&handle).map_err(errno)?;
+            outsiders.sync_data(bare).map_err(errno)?;
         }
         self.files.put(node, handle.clone());
         Ok(handle)

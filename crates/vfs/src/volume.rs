@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use systx_base::TxnId;
 use systx_base::sync::{Guard, Mutex, RwLock, rank};
 use systx_store::host_locks::LockFiles;
-use systx_store::io::{HostId, Stamp, Tree};
+use systx_store::io::{Alone, HostId, Io, Outsiders, Stamp, Tree};
 use systx_store::overlay::Overlay;
 use systx_store::real::RealIo;
 use systx_txn::{Engine, ObjectRef, Stalls};
@@ -27,16 +27,15 @@ use systx_txn::{Engine, ObjectRef, Stalls};
 pub struct Volume {
     /// The backing file system.
     pub tree: Arc<dyn Tree>,
+    /// What it knows of programs that work in it directly.
+    pub(crate) outsiders: Arc<dyn Outsiders>,
     /// Who read and wrote what.
     pub engine: Engine,
     /// Device number of the backing file system.
     pub dev: u64,
     /// Where the volume is mounted on the host, without a trailing slash (`/` is empty).
     pub mount_path: Vec<u8>,
-    /// Where locks are forwarded to; without it, and `lock_files`, locks are not served.
-    pub(crate) locks: Option<Arc<RealIo>>,
-    /// What is locked where there are no files on the host.
-    pub(crate) lock_files: Option<Arc<LockFiles>>,
+    locks: Locked,
     /// It is an overlay file system.
     pub(crate) overlay: Option<Overlay>,
     hidden: Hidden,
@@ -46,6 +45,16 @@ pub struct Volume {
     pub(crate) times: TimesHeld,
     /// Who waits for whose installation, or end.
     waits: Mutex<Vec<(TxnId, TxnId)>>,
+}
+
+/// What is locked where a program locks a file.
+enum Locked {
+    /// Nothing: locks are not served.
+    Nothing,
+    /// The file of the host.
+    Host(Arc<RealIo>),
+    /// There is none.
+    Own(Arc<LockFiles>),
 }
 
 /// What is in no view.
@@ -85,16 +94,33 @@ impl Objects {
 const CHAIN_MAX: usize = 100_000;
 
 impl Volume {
-    /// A volume over `tree`; objects in `hidden` (the store's own directory) are in no view.
-    pub fn new(tree: Arc<dyn Tree>, mount_path: Vec<u8>, hidden: HashSet<HostId>) -> Reply<Volume> {
+    /// A volume over a file system; objects in `hidden` (the store's own directory) are in no view.
+    pub fn new(io: Arc<dyn Io>, mount_path: Vec<u8>, hidden: HashSet<HostId>) -> Reply<Volume> {
+        Volume::over((io.clone(), io), mount_path, hidden)
+    }
+
+    /// A volume over a tree that nobody reaches but through its store.
+    pub fn alone(
+        tree: Arc<dyn Tree>,
+        mount_path: Vec<u8>,
+        hidden: HashSet<HostId>,
+    ) -> Reply<Volume> {
+        Volume::over((tree, Arc::new(Alone)), mount_path, hidden)
+    }
+
+    fn over(
+        (tree, outsiders): (Arc<dyn Tree>, Arc<dyn Outsiders>),
+        mount_path: Vec<u8>,
+        hidden: HashSet<HostId>,
+    ) -> Reply<Volume> {
         let root = tree.stat(&tree.root()).map_err(errno)?;
         Ok(Volume {
             tree,
+            outsiders,
             engine: Engine::new(),
             dev: root.dev,
             mount_path,
-            locks: None,
-            lock_files: None,
+            locks: Locked::Nothing,
             overlay: None,
             hidden: Hidden::new(hidden),
             objects: Mutex::new(rank::LEAF, Objects::default()),
@@ -114,25 +140,25 @@ impl Volume {
     /// Forwards file locks to the files of the host.
     #[must_use]
     pub fn with_locks(mut self, io: Arc<RealIo>) -> Volume {
-        self.locks = Some(io);
+        self.locks = Locked::Host(io);
         self
     }
 
     /// Locks are on these.
     #[must_use]
     pub fn with_lock_files(mut self, files: Arc<LockFiles>) -> Volume {
-        self.lock_files = Some(files);
+        self.locks = Locked::Own(files);
         self
     }
 
     /// The file system of the host that the volume is; `None`: it is one of its own.
     pub fn on_host(&self) -> Option<&Arc<RealIo>> {
-        self.locks.as_ref()
+        if let Locked::Host(io) = &self.locks { Some(io) } else { None }
     }
 
     /// What is locked where there are no files on the host.
     pub fn lock_files(&self) -> Option<&Arc<LockFiles>> {
-        self.lock_files.as_ref()
+        if let Locked::Own(files) = &self.locks { Some(files) } else { None }
     }
 
     /// The volume is an overlay file system, on which some calls do less.

@@ -44,24 +44,24 @@ impl Place {
     fn all(root: &Path) -> [Place; 3] {
         let memory = Memory::new();
         memory.write(TxnId(u64::MAX), as_write_set(&host_tree(root)));
-        let memory = Place { undoes: false, ..Place::over(memory.clone(), memory, None) };
+        let alone = |tree, hidden| Volume::alone(tree, Vec::new(), hidden).expect("volume");
+        let hidden = HashSet::from_iter(memory.own_object());
+        let over = alone(memory.clone(), hidden);
+        let memory = Place { undoes: false, ..Place::over(memory, over, None) };
         let volume = volume::fresh();
         volume::write(&volume, TxnId(u64::MAX), as_write_set(&host_tree(root)));
-        let tree = volume.tree();
-        let volume = Place::over(volume, tree, None);
+        let over = alone(volume.tree(), HashSet::from_iter(volume.own_object()));
+        let volume = Place::over(volume, over, None);
         let io: Arc<dyn Io> = Arc::new(RealIo::open(root).expect("backing directory"));
         let config = Config { segment_bytes: 64 << 10, ..Config::new(STATE) };
         let (store, _) = systx_store::open(config, io.clone()).expect("store");
-        [Place::over(store, io, Some(root.to_path_buf())), memory, volume]
+        let hidden = HashSet::from_iter(store.own_object());
+        let over = Volume::new(io, Vec::new(), hidden).expect("volume");
+        [Place::over(store, over, Some(root.to_path_buf())), memory, volume]
     }
 
-    fn over(
-        store: Arc<dyn Store>,
-        tree: Arc<dyn systx_store::io::Tree>,
-        root: Option<PathBuf>,
-    ) -> Place {
-        let hidden = HashSet::from_iter(store.own_object());
-        let vol = Arc::new(Volume::new(tree, Vec::new(), hidden).expect("volume"));
+    fn over(store: Arc<dyn Store>, vol: Volume, root: Option<PathBuf>) -> Place {
+        let vol = Arc::new(vol);
         Place { store, vol, root, undoes: true, commits: std::cell::Cell::new(0) }
     }
 
@@ -71,7 +71,7 @@ impl Place {
             return host_tree(root);
         }
         let hidden = HashSet::from_iter(self.store.own_object());
-        let vol = Volume::new(self.vol.tree.clone(), Vec::new(), hidden).expect("volume");
+        let vol = Volume::alone(self.vol.tree.clone(), Vec::new(), hidden).expect("volume");
         view_tree(&open_view(&Arc::new(vol), 7, Isolation::Serializable))
     }
 

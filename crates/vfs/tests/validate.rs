@@ -484,7 +484,8 @@ fn a_hidden_directory_is_not_found() {
     let dir = scratch();
     populate(dir.path()).unwrap();
     fs::create_dir(dir.path().join(STATE)).unwrap();
-    let io = open_volume(dir.path()).tree.clone();
+    let io: Arc<dyn systx_store::io::Io> =
+        Arc::new(systx_store::real::RealIo::open(dir.path()).unwrap());
     let id = io.stat_at(&io.root(), STATE.as_bytes()).unwrap().id;
     let vol = Arc::new(Volume::new(io, Vec::new(), [id].into()).unwrap());
     let twin = Twin(open_view(&vol, 7, Isolation::Serializable));

@@ -251,7 +251,7 @@ impl Place {
             Place::Volume { store, .. } => {
                 let store = store.as_ref().unwrap();
                 let hidden = HashSet::from_iter(store.own_object());
-                let vol = Volume::new(store.tree(), Vec::new(), hidden).unwrap();
+                let vol = Volume::alone(store.tree(), Vec::new(), hidden).unwrap();
                 Twin(open_view(&Arc::new(vol), 7, Isolation::Serializable))
             }
         }

@@ -52,7 +52,7 @@ impl OpenVolume {
     ) -> Result<OpenVolume, Failure> {
         let location = Location { mount: dir.to_owned(), dev, store: dir.join(STORE_DIR) };
         let tree = store.tree();
-        let vol = Volume::new(tree.clone(), without_slash(dir), HashSet::new())
+        let vol = Volume::alone(tree.clone(), without_slash(dir), HashSet::new())
             .map_err(|e| failed("look at", dir, e.into()))?
             .sharing(&STALLS);
         let vol = match lock_files {

@@ -10,9 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::io::Result;
 use std::sync::Arc;
 use systx_base::{Kind, Time};
-use systx_store::io::{
-    Fixed, FsInfo, Handle, HostId, ListItem, Open, Openers, Project, Stamp, Stat, Tree,
-};
+use systx_store::io::{Fixed, FsInfo, Handle, HostId, ListItem, Open, Project, Stat, Tree};
 use systx_vfs::snapshot::{Frozen, Moment};
 
 /// What the view of a snapshot of the directories `roots` of a file system is made over.
@@ -251,18 +249,6 @@ impl Tree for PastTree {
             return Ok((offset < stat.size).then_some((offset, stat.size)));
         }
         there
-    }
-
-    fn is_settled(&self, version: &Stamp) -> bool {
-        self.now.is_settled(version)
-    }
-
-    fn openers(&self, h: &Handle) -> Result<Openers> {
-        self.now.openers(bare(h))
-    }
-
-    fn sync_data(&self, h: &Handle) -> Result<()> {
-        self.now.sync_data(bare(h))
     }
 
     fn fs_info(&self) -> Result<FsInfo> {

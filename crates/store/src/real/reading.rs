@@ -226,6 +226,28 @@ impl Tree for RealIo {
         }
     }
 
+    fn fs_info(&self) -> Result<FsInfo> {
+        let s = sys::fstatfs(fd(&self.root))?;
+        Ok(FsInfo {
+            magic: s.f_type as u64,
+            class: self.class,
+            bsize: s.f_bsize as u64,
+            blocks: s.f_blocks,
+            bfree: s.f_bfree,
+            bavail: s.f_bavail,
+            files: s.f_files,
+            ffree: s.f_ffree,
+            namelen: s.f_namelen as u64,
+        })
+    }
+
+    fn now(&self) -> Time {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        Time { secs: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
+    }
+}
+
+impl Outsiders for RealIo {
     fn sync_data(&self, h: &Handle) -> Result<()> {
         match self.syncable(h)? {
             Some(dir) => sys::fdatasync(dir).map_err(errno),
@@ -269,25 +291,5 @@ impl Tree for RealIo {
             Err(e) if unknown(&e) => Ok(Openers::Unknown),
             Err(e) => Err(e),
         }
-    }
-
-    fn fs_info(&self) -> Result<FsInfo> {
-        let s = sys::fstatfs(fd(&self.root))?;
-        Ok(FsInfo {
-            magic: s.f_type as u64,
-            class: self.class,
-            bsize: s.f_bsize as u64,
-            blocks: s.f_blocks,
-            bfree: s.f_bfree,
-            bavail: s.f_bavail,
-            files: s.f_files,
-            ffree: s.f_ffree,
-            namelen: s.f_namelen as u64,
-        })
-    }
-
-    fn now(&self) -> Time {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        Time { secs: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
     }
 }

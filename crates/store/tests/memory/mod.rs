@@ -9,9 +9,7 @@ use std::io::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use systx_base::{Kind, Orders, Time, TxnId};
-use systx_store::io::{
-    Class, Fixed, FsInfo, Handle, HostId, ListItem, Open, Openers, Project, Stamp, Stat, Tree,
-};
+use systx_store::io::{Class, Fixed, FsInfo, Handle, HostId, ListItem, Open, Project, Stat, Tree};
 use systx_store::writeset::{Content, Data, Extent, NewKind, Object, Origin, SlotId, WriteSet};
 use systx_store::{
     ApplyError, ApplyReport, CheckpointError, CommitError, CommitMeta, Committed, Decision,
@@ -389,15 +387,6 @@ impl Tree for Memory {
     }
     fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>> {
         self.look(h, b"", |node| Ok((offset < node.stat.size).then_some((offset, node.stat.size))))
-    }
-    fn sync_data(&self, _: &Handle) -> Result<()> {
-        Ok(())
-    }
-    fn is_settled(&self, _: &Stamp) -> bool {
-        true
-    }
-    fn openers(&self, _: &Handle) -> Result<Openers> {
-        Ok(Openers::None)
     }
     fn fs_info(&self) -> Result<FsInfo> {
         let many = 1 << 40;

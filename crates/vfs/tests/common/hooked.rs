@@ -120,8 +120,6 @@ impl Tree for Hooked {
         list_xattr(at: &Handle, name: &[u8]) -> Out<Vec<Vec<u8>>>;
         read_at(h: &Handle, buf: &mut [u8], offset: u64) -> Out<usize>;
         next_data(h: &Handle, offset: u64) -> Out<Option<(u64, u64)>>;
-        sync_data(h: &Handle) -> Out<()>;
-        openers(h: &Handle) -> Out<Openers>;
         fixed(at: &Handle, name: &[u8]) -> Out<Fixed>;
         project(at: &Handle, name: &[u8]) -> Out<Project>;
     }
@@ -135,14 +133,21 @@ impl Tree for Hooked {
     fn now(&self) -> Time {
         self.io.now()
     }
-    fn is_settled(&self, version: &Stamp) -> bool {
-        self.io.is_settled(version)
-    }
     fn shares_files(&self) -> bool {
         self.shares.load(SeqCst)
     }
     fn longest_target(&self) -> usize {
         self.io.longest_target()
+    }
+}
+
+impl Outsiders for Hooked {
+    pass_on! {
+        sync_data(h: &Handle) -> Out<()>;
+        openers(h: &Handle) -> Out<Openers>;
+    }
+    fn is_settled(&self, version: &Stamp) -> bool {
+        self.io.is_settled(version)
     }
 }
 
