@@ -641,7 +641,7 @@ fn what_is_decided_and_not_installed_is_told_so_and_is_seen_when_it_is_installed
             format!("printf after. | dd of={dir}/big bs=1 seek={at} conv=notrunc status=none");
         // A daemon that has just begun has no checkpoint before it.
         lab.run(&[], &format!("echo x > {dir}/x")).ok();
-        for again in ["recover", "commit"] {
+        for again in ["recover", "commit", "undo"] {
             lab.run(&["--on-exit=keep"], &write).ok();
             let id = lab.open_ids().remove(0);
             assert_eq!(says(), "before", "{dir}");
@@ -655,12 +655,18 @@ fn what_is_decided_and_not_installed_is_told_so_and_is_seen_when_it_is_installed
             assert!(!told.err.contains("still there"), "{told}");
             assert_eq!(lab.open_ids(), [""; 0], "{told}");
             assert_eq!(says(), "before", "{dir}");
+            // It is the last one, which is the one that is meant.
+            let before = lab.read(format!("{dir}/x"));
+            lab.do_systx(["undo"]).expect(1).says("systx recover");
+            assert_eq!(lab.read(format!("{dir}/x")), before, "{dir}, {again}");
             limit("unlimited");
             match again {
                 "recover" => drop(lab.do_systx(["recover"]).ok().says(&id)),
+                "undo" => drop(lab.do_systx(["undo"]).ok().says(&id)),
                 _ => drop(lab.run(&[], &format!("echo {again} > {dir}/x")).ok()),
             }
-            assert_eq!(says(), "after.", "{dir}, {again}\n{}", lab.daemon_log());
+            let then = if again == "undo" { "before" } else { "after." };
+            assert_eq!(says(), then, "{dir}, {again}\n{}", lab.daemon_log());
             assert!(lab.logged_ids().contains(&id));
             let back =
                 format!("printf before | dd of={dir}/big bs=1 seek={at} conv=notrunc status=none");

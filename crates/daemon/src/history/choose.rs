@@ -10,10 +10,13 @@
 
 use super::{Direction, NOT_THERE, entries, undone_by};
 use crate::protocol::{Failure, FailureKind, HostPath, Place};
+use crate::stopped;
 use crate::volume::OpenVolume;
 use crate::volumes::Volumes;
+use std::collections::HashSet;
 use std::sync::Arc;
 use systx_base::TxnId;
+use systx_commit::finish_late;
 use systx_protocol::is_below;
 use systx_store::{self as stored, HistoryEntry, TxnKind};
 
@@ -35,6 +38,8 @@ pub(super) fn choose(
         Some(id) => that_has(volumes, place, id)?,
         None => volumes.at(place)?,
     };
+    // One that is committed and not in place yet may be the one that is meant.
+    finish_late(&own.site, &mut HashSet::new()).map_err(stopped::failure)?;
     let mut best = of_volume(&own, place, id, direction);
     let is_said = best.as_ref().is_err_and(|e| e.kind != FailureKind::NotFound);
     if is_said || id.is_some() || place.store.is_some() {
