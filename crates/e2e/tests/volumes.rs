@@ -638,6 +638,8 @@ m[0:6] = b'behind'";
     assert!(change.code != 0 && change.err.contains("Read-only"), "{}", change.err);
     let refused = lab.do_systx(["snapshot", "v", "monday", "--delete"]);
     assert!(refused.code != 0 && refused.err.contains("is mounted"), "{}", refused.err);
+    lab.do_systx(["snapshot", "w", "tuesday"]).expect(1).says("shows the snapshot \"monday\"");
+    lab.do_systx(["protect", "off", "w/hard"]).expect(1).says("is mounted read-only");
     assert_eq!(kept(&lab, "v"), ["monday"]);
     // Both come back; the volume stays open as long as one of them is there.
     fs::write(v.path("fsynced"), "1").unwrap();

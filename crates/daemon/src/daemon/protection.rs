@@ -107,6 +107,10 @@ impl Daemon {
         let Some(holder) = holder else {
             return Err(no(format!("the mount of {shown} is not in the mount table")));
         };
+        if holder.read_only {
+            let at = holder.at.display();
+            return Err(no(format!("{at} is mounted read-only: nothing in it can be changed")));
+        }
         let is_own = || self.guards.volumes().iter().any(|volume| volume.dev == holder.dev);
         if holder.fs == FS_TYPE && peer.uid != 0 && !is_own() {
             let at = holder.at.display();

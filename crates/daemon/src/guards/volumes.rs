@@ -6,8 +6,8 @@ use crate::holders::{self, Sought};
 use crate::image::{Image, Opened, Wanted, Which, cannot_open};
 use crate::mounts;
 use crate::protocol::{
-    Failure, FailureKind, HostPath, MountVolume, MountedVolume, Peer, Snapshots, Umount, Unmounted,
-    VolumeSnapshot,
+    Failure, FailureKind, HostPath, MountVolume, MountedVolume, Peer, SnapshotChange, Snapshots,
+    Umount, Unmounted, VolumeSnapshot,
 };
 use crate::roster::VolumeEntry;
 use crate::served;
@@ -270,6 +270,16 @@ impl Guards {
                 .hint("systx mount lists those that are")
                 .path(path));
         };
+        if let (Some(shown), SnapshotChange::Make(_)) = (&image.snapshot, &about.change)
+            && Some(image.which) != which
+        {
+            let text = format!("{} shows the snapshot {shown:?} of a volume", path.display());
+            let hint = format!(
+                "a snapshot is made of {}, or of where that is mounted",
+                image.file.display()
+            );
+            return Err(Failure::new(FailureKind::Invalid, text).hint(hint).path(path));
+        }
         snapshots::change(opened.volume(), &image.file, &about.change)
     }
 
