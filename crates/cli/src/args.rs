@@ -659,7 +659,7 @@ impl Mount {
 /// `systx umount`.
 #[derive(Clone, Debug, Args)]
 pub struct Umount {
-    /// The directory
+    /// The directory; or the image of a volume, if that is mounted in one place
     pub dir: PathBuf,
     /// Also if processes use it: what they have open there answers with an error from then on
     #[arg(short, long)]

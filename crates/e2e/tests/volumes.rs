@@ -678,6 +678,9 @@ fn snapshots_of_a_renamed_image_are_made_by_its_new_name_and_of_another_one_by_t
         assert_eq!(names, [Some("mounted"), Some("two\\nlines")]);
     }
     assert_eq!(kept(&lab, "image"), ["other"]);
+    lab.do_systx(["umount", "renamed"]).ok();
+    assert!(!v.path("here").exists());
+    lab.do_systx(["mount", "renamed", "v"]).ok();
     lab.do_systx(["snapshot", "image", "later"]).ok();
     for since in ["later", "other"] {
         let done = lab.do_systx(["send", "image", "other", "--since", since]);
