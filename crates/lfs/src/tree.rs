@@ -394,7 +394,7 @@ impl Tree {
 
     /// An upper bound of the blocks that a checkpoint would write for what has changed.
     pub fn debt(&self) -> u64 {
-        self.debt.blocks + self.growth() * 2
+        self.debt.blocks + self.growth() + self.debt.grown.div_ceil(BLOCK as u64)
     }
 
     /// Puts an object into the tree.
