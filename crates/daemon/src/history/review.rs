@@ -107,10 +107,11 @@ pub fn content(
     version: Version,
     limit: u64,
 ) -> Result<Content, Failure> {
-    let entry = find(volume, id)?;
+    // For each of its files this is asked, and reading all of the history is long.
     if let Some(content) = here(volume, id, path, version, limit)? {
         return Ok(content);
     }
+    let entry = find(volume, id)?;
     for member in entry.joint.iter().flat_map(Joint::others) {
         let Ok(other) = table.volumes.volume_of(member) else { continue };
         if let Some(content) = here(&other, id, path, version, limit)? {
