@@ -271,7 +271,8 @@ fn a_full_volume_refuses_before_it_decides_and_takes_deletions() {
 fn what_has_become_large_is_refused_or_can_be_written() {
     let long = vec![b'x'; 150];
     let name = |n: u32| format!("{}{n}", "n".repeat(40)).into_bytes();
-    let grows: [&dyn Fn(&mut Ops<'_>, u64, u64) -> Result<(), Error>; 2] =
+    type Grow<'g> = &'g dyn Fn(&mut Ops<'_>, u64, u64) -> Result<(), Error>;
+    let grows: [Grow<'_>; 2] =
         [&|ops, f, d| (0..10).try_for_each(|n| ops.link(f, d, &name(n))), &|ops, _, d| {
             (0..4).try_for_each(|n| ops.set_xattr(d, &name(n), &long, SetXattr::Any))
         }];
