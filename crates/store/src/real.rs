@@ -179,9 +179,9 @@ pub fn grown(
 }
 
 impl RealIo {
-    /// From now on [`openers`](crate::io::Outsiders::openers) asks `known` first: programs that reach a
-    /// file through a mount of ours have it open there, and the file system itself knows nothing of
-    /// them. The first call counts.
+    /// From now on [`openers`](crate::io::Outsiders::openers) asks `known` first: programs that
+    /// reach a file through a mount of ours have it open there, and the file system itself knows
+    /// nothing of them. The first call counts.
     pub fn ask_first(&self, known: impl Fn(&Stat) -> Option<Openers> + Send + Sync + 'static) {
         let _ = self.known.set(Box::new(known));
     }
