@@ -3,7 +3,7 @@
 
 use rustix::fs::XattrFlags;
 use systx_e2e::lab::find_program;
-use systx_e2e::{Finished, Fs, Lab, Tree, skip};
+use systx_e2e::{Finished, Fs, Lab, Tree, lab, needs, skip};
 
 /// Where they are made: each time in an empty directory with one old file.
 const PLACES: [&str; 3] = ["native", "run", "guarded"];
@@ -164,13 +164,8 @@ for names in [('free', 'given/old'), ('given/4', 'given/d'), ('given/5', 'other/
 /// them, which is not the time to find out after the decision.
 #[test]
 fn what_is_made_in_a_project_belongs_to_it() {
-    if find_program("python3").is_none() {
-        skip!("no python3 to make the calls");
-    }
-    let lab = match Lab::on(Fs::Xfs) {
-        Ok(lab) => lab,
-        Err(why) => skip!("xfs: {why}"),
-    };
+    needs!("python3");
+    let lab = lab!(Fs::Xfs);
     lab.write("projects.py", PROJECTS);
     lab.write("work.py", IN_PROJECTS);
     for place in ["native", "run"] {
@@ -229,13 +224,8 @@ attempt('beside', lambda: write('../beside/new', 'new', 'w'))
 /// the time to find out, not the time after the decision. With a store in it all of it works.
 #[test]
 fn an_encrypted_directory_is_changed_by_a_store_that_is_encrypted_alike() {
-    if find_program("python3").is_none() || find_program("tune2fs").is_none() {
-        skip!("no python3 to make the calls, or no tune2fs");
-    }
-    let lab = match Lab::on(Fs::Ext4) {
-        Ok(lab) => lab,
-        Err(why) => skip!("ext4: {why}"),
-    };
+    needs!("python3", "tune2fs");
+    let lab = lab!(Fs::Ext4);
     lab.write("encrypts.py", ENCRYPTS);
     lab.write("work.py", IN_ENCRYPTED);
     lab.native("tune2fs -O encrypt $(findmnt -no SOURCE -T .)").ok();

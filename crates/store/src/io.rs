@@ -97,7 +97,7 @@ pub enum Fixed {
     /// Nothing of it may change.
     Immutable,
     /// It and the store are not encrypted alike (fscrypt). The file system takes nothing into an
-    /// encrypted directory that was not made under its policy, and what the store kept of it could
+    /// encrypted directory that was not made under its policy, and the store's copies of it could
     /// be read without the key.
     Encrypted,
 }

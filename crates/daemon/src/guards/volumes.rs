@@ -61,16 +61,15 @@ impl State {
     }
 
     /// The mount of an image, if there is one only.
-    fn only_mount_of(&self, file: &Path) -> Option<Arc<Image>> {
-        let which = Which::of(file).ok()?;
+    fn only_mount(&self, which: Which) -> Option<&Arc<Image>> {
         let mut mounts = self.images.iter().filter(|image| image.which == which);
-        mounts.next().filter(|_| mounts.next().is_none()).cloned()
+        mounts.next().filter(|_| mounts.next().is_none())
     }
 
     /// Whether this is the last mount of an image that has no name any more.
     fn would_lose(&self, image: &Image) -> bool {
-        let mounts = self.images.iter().filter(|other| other.which == image.which).count();
-        mounts == 1 && image.opened().is_some_and(|opened| opened.is_removed())
+        let is_removed = || image.opened().is_some_and(|opened| opened.is_removed());
+        self.only_mount(image.which).is_some() && is_removed()
     }
 
     /// A volume is not mounted any more.
@@ -338,7 +337,7 @@ impl Guards {
         };
         let find = |path: &Path| state.images.iter().find(|i| is_at(i, path)).cloned();
         let found = find(given).or_else(|| find(&std::fs::canonicalize(given).ok()?));
-        let found = found.or_else(|| state.only_mount_of(given));
+        let found = found.or_else(|| state.only_mount(Which::of(given).ok()?).cloned());
         let Some(image) = found else { return state.umount_dead(given) };
         if let Some(txn) = self.working_in(&image).first().filter(|_| !request.force) {
             let (id, dir) = (txn.id, image.dir.display());

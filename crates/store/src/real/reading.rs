@@ -44,8 +44,8 @@ impl RealIo {
     }
 
     /// How an entry is encrypted. A directory is asked, in place of a file that of the file, which
-    /// opens to nobody without the key. What lies in a directory that is not encrypted has been
-    /// moved there, and is like nothing else.
+    /// opens to nobody without the key. A file in a directory that is not encrypted has been moved
+    /// there, and is like nothing else.
     fn policy_if_any(&self, at: &Handle, name: &[u8], seen: &Statx) -> Result<Option<Policy>> {
         if !seen.stx_attributes.contains(StatxAttributes::ENCRYPTED) {
             return Ok(None);
