@@ -6,7 +6,8 @@
 
 use crate::output;
 use crate::problem::Problem;
-use similar::TextDiff;
+use similar::udiff::UnifiedDiffHunk;
+use similar::{ChangeTag, TextDiff};
 use std::fmt::Write as _;
 use systx_protocol::call;
 use systx_protocol::client::Client;
@@ -165,8 +166,17 @@ fn body(change: &Change, contents: &mut Contents<'_>) -> Result<Body, Problem> {
     Ok(Body::Text { old: old.bytes, new: new.bytes })
 }
 
-fn text_diff<'t>(old: &'t [u8], new: &'t [u8]) -> TextDiff<'t, 't, 't, [u8]> {
-    TextDiff::configure().timeout(DIFF_TIME).diff_lines(old, new)
+/// Compares by lines as git and patch(1) count them, which end with a line feed: a carriage return
+/// is a byte like any other.
+fn compared<'t, R>(
+    old: &'t [u8],
+    new: &'t [u8],
+    look: impl FnOnce(&TextDiff<'t, 't, '_, [u8]>) -> R,
+) -> R {
+    let ends = |byte: &u8| *byte == b'\n';
+    let old: Vec<&[u8]> = old.split_inclusive(ends).collect();
+    let new: Vec<&[u8]> = new.split_inclusive(ends).collect();
+    look(&TextDiff::configure().timeout(DIFF_TIME).diff_slices(&old, &new))
 }
 
 fn git_mode(side: &Side) -> Option<String> {
@@ -188,6 +198,16 @@ fn kind_of(mode: u32) -> &'static str {
         0o020_000 => "character device",
         0o060_000 => "block device",
         _ => "object",
+    }
+}
+
+/// The same, of which device.
+fn device(side: &Side) -> String {
+    let kind = kind_of(side.mode);
+    let (major, minor) = (rustix::fs::major(side.rdev.into()), rustix::fs::minor(side.rdev.into()));
+    match side.mode & S_IFMT {
+        0o020_000 | 0o060_000 => format!("{kind} {major}:{minor}"),
+        _ => kind.to_owned(),
     }
 }
 
@@ -277,7 +297,7 @@ fn side_name(side: &str, path: &[u8]) -> String {
 fn similarity(body: &Body) -> u32 {
     match body {
         Body::Same => 100,
-        Body::Text { old, new } => (text_diff(old, new).ratio() * 100.0) as u32,
+        Body::Text { old, new } => (compared(old, new, |diff| diff.ratio()) * 100.0) as u32,
         Body::Binary { .. } | Body::Unknown => 50,
     }
 }
@@ -293,11 +313,22 @@ fn lines(change: &Change, from: &[u8], body: &Body) -> Vec<u8> {
             format!("Binary files {a} and {b} differ\n# {old} -> {new} bytes\n").into_bytes()
         }
         Body::Text { old, new } => {
-            let mut out = Vec::new();
-            let diff = text_diff(old, new);
-            // Cannot fail: the writer is memory.
-            let _ = diff.unified_diff().header(&a, &b).to_writer(&mut out);
+            let mut out = format!("--- {a}\n+++ {b}\n").into_bytes();
+            compared(old, new, |diff| {
+                diff.unified_diff().iter_hunks().for_each(|h| hunk(&h, &mut out))
+            });
             out
+        }
+    }
+}
+
+fn hunk<'t>(hunk: &UnifiedDiffHunk<'_, 't, 't, '_, [u8]>, out: &mut Vec<u8>) {
+    out.extend(format!("{}\n", hunk.header()).bytes());
+    for change in hunk.iter_changes() {
+        out.extend(change.tag().to_string().bytes());
+        out.extend(change.value());
+        if !change.value().ends_with(b"\n") {
+            out.extend(b"\n\\ No newline at end of file\n");
         }
     }
 }
@@ -313,8 +344,18 @@ fn remarks(change: &Change) -> String {
         remark("excluded, will not be committed".into());
     }
     match (&change.old, &change.new) {
-        (None, Some(new)) if git_mode(new).is_none() => {
-            remark(format!("new {} (mode {:04o})", kind_of(new.mode), new.mode & 0o7777));
+        (None, Some(new)) => {
+            let special = git_mode(new).is_some() && new.mode & 0o7000 != 0;
+            let made = match new.mode & S_IFMT {
+                S_IFREG if special => Some(format!("mode {:04o}", new.mode & 0o7777)),
+                S_IFREG | S_IFLNK => None,
+                _ => Some(format!("new {} (mode {:04o})", device(new), new.mode & 0o7777)),
+            };
+            made.into_iter().for_each(&mut remark);
+            let own = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+            if (new.uid, new.gid) != own {
+                remark(format!("owner {}:{}", new.uid, new.gid));
+            }
         }
         (Some(old), None) if git_mode(old).is_none() => {
             remark(format!("deleted {}", kind_of(old.mode)));
@@ -409,13 +450,15 @@ fn row(change: &Change, contents: &mut Contents<'_>) -> Result<Row, Problem> {
         Body::Binary { old, new } => words(format!("Bin {old} -> {new} bytes")),
         Body::Text { old, new } => {
             let (mut plus, mut minus) = (0, 0);
-            for change in text_diff(&old, &new).iter_all_changes() {
-                match change.tag() {
-                    similar::ChangeTag::Insert => plus += 1,
-                    similar::ChangeTag::Delete => minus += 1,
-                    similar::ChangeTag::Equal => {}
+            compared(&old, &new, |diff| {
+                for change in diff.iter_all_changes() {
+                    match change.tag() {
+                        ChangeTag::Insert => plus += 1,
+                        ChangeTag::Delete => minus += 1,
+                        ChangeTag::Equal => {}
+                    }
                 }
-            }
+            });
             Row { plus, minus, words: None }
         }
     })

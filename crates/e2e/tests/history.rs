@@ -1,10 +1,11 @@
 //! What becomes of committed transactions: which one an undo means, how much history is kept, what
 //! it shows later.
 
-use systx_e2e::Lab;
 use systx_e2e::lab;
 use systx_e2e::lab::Fs;
+use systx_e2e::lab::find_program;
 use systx_e2e::run::{Finished, Limits, Running, finish};
+use systx_e2e::{Lab, skip};
 
 /// `systx` in a directory of the lab.
 fn at(lab: &Lab, dir: &str, args: &[&str]) -> Finished {
@@ -328,7 +329,13 @@ fn a_committed_transaction_is_shown_with_both_sides_also_after_later_changes_and
     std::os::unix::fs::symlink("text", lab.path("link")).expect("a link");
     let script = "printf 'one\n2\n' > text; rm gone; mv from to; rm -r dir; mkdir new; \
                   echo x > new/x; sed -i '1500s/.*/changed/' long; printf 'changed\n' | \
-                  dd of=long bs=1 seek=20000 conv=notrunc status=none; ln -sf long link; chmod 600 to";
+                  dd of=long bs=1 seek=20000 conv=notrunc status=none; ln -sf long link; chmod 600 to; \
+                  setfattr -n user.a -v 1 to; cp long set; chown 5:6 set; chmod 6755 set; \
+                  setfattr -n user.b -v 2 set; mknod null c 1 3; mkfifo pipe; mkdir -m 1777 sticky; \
+                  setfattr -n user.c -v 3 sticky; chown 7 sticky";
+    if find_program("setfattr").is_none() {
+        skip!("no setfattr");
+    }
     lab.run(&["--on-exit=keep"], script).ok();
     let id = lab.open_ids().remove(0);
     let sort = |text: &str| {

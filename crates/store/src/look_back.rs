@@ -14,7 +14,7 @@ use crate::io::{Handle, HostId, Open, Stamp, Stat};
 use crate::layout::{before_name, found, grave_name, names};
 use crate::versions::{Befores, Versions, met};
 use crate::writeset::index::{Index, join};
-use crate::writeset::{Attrs, Content, Data, Extent, Ix, NewKind, Origin};
+use crate::writeset::{Attrs, Content, Data, Extent, Ix, NewKind, Object, Origin};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io::Result;
@@ -362,13 +362,14 @@ impl<'a> Finder<'a> {
             let object = set.object(target);
             let from = index.origin_path(target).filter(|from| *from != path);
             told.insert(target);
+            let xattrs = keys(object);
             match from {
                 Some(from) => {
                     let old = self.old(history, &index, target)?;
                     let kind = ChangeKind::Renamed { from };
                     let content = object.content != Content::Keep;
                     let bytes = written(history, &befores, target);
-                    out.push(Past { content, bytes, ..Past::new(path, kind, old, new) });
+                    out.push(Past { content, xattrs, bytes, ..Past::new(path, kind, old, new) });
                 }
                 None if matches!(object.origin, Origin::Grave { .. }) && old.is_none() => {
                     if let (Some(Kind::Dir), Some(stamp)) = (
@@ -380,9 +381,12 @@ impl<'a> Finder<'a> {
                     out.push(Past::new(path, ChangeKind::Created, None, new));
                 }
                 None => {
-                    let kind =
-                        if old.is_some() { ChangeKind::Replaced } else { ChangeKind::Created };
-                    out.push(Past::new(path, kind, old, new));
+                    // Of what was replaced they are not looked at: those may be the same.
+                    let (kind, xattrs) = match old {
+                        Some(_) => (ChangeKind::Replaced, Vec::new()),
+                        None => (ChangeKind::Created, xattrs),
+                    };
+                    out.push(Past { xattrs, ..Past::new(path, kind, old, new) });
                 }
             }
         }
@@ -407,7 +411,7 @@ impl<'a> Finder<'a> {
             let Some(path) = index.final_path(ix) else { continue };
             let content = object.content != Content::Keep;
             let (old, new) = (self.old(history, index, ix)?, self.new_side(history, ix)?);
-            let xattrs = object.xattrs.iter().map(|(key, _)| key.clone()).collect();
+            let xattrs = keys(object);
             let past = Past::new(path, ChangeKind::Modified, old, new);
             out.push(Past { content, xattrs, bytes: written(history, befores, ix), ..past });
         }
@@ -462,6 +466,11 @@ impl Past {
         let bytes = new.as_ref().filter(|new| new.kind != Kind::Dir).map_or(0, |new| new.size);
         Past { path, kind, old, new, content: true, bytes, xattrs: Vec::new() }
     }
+}
+
+/// The extended attributes that a transaction has set or removed.
+fn keys(object: &Object) -> Vec<Vec<u8>> {
+    object.xattrs.iter().map(|(key, _)| key.clone()).collect()
 }
 
 /// Bytes that a transaction has written into an object that was there before.
