@@ -569,15 +569,16 @@ impl Transaction {
 
     fn commit_part_here(&self, id: TxnId, paths: &[HostPath], opponents: &dyn Opponents) -> Ended {
         // From before the check on.
-        let _store = match self.volume.turn() {
-            Ok(store) => store,
-            Err(failure) => return Ended::Refused(Outcome::Refused { failure, kept: true }),
-        };
-        if self.path_view().is_some() {
-            self.view.let_go_of_files();
-        } else {
+        let over = self.path_view().is_none();
+        let locked = if over { self.lock_again(over) } else { Ok(Vec::new()) };
+        if over {
             self.view.let_go();
         }
+        let _held = match locked.and_then(|locked| Ok((self.volume.turn()?, locked))) {
+            Ok(held) => held,
+            Err(failure) => return Ended::Refused(Outcome::Refused { failure, kept: true }),
+        };
+        self.view.let_go_of_files();
         let selection = Below { patterns: &self.terms.patterns, paths, volume: &self.volume };
         let mut frozen = self.view.freeze(&selection);
         if !frozen.appended.is_empty() {

@@ -5,9 +5,10 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use systx_e2e::lab::{built, find_program, tool};
 use systx_e2e::open::Open;
-use systx_e2e::run::{Limits, finish};
+use systx_e2e::run::{Dialogue, Limits, finish};
 use systx_e2e::{Finished, Fs, Lab, lab, skip};
 
 /// Where programs lock files of the directory `d`.
@@ -253,6 +254,71 @@ fn ordinary_users_exclude_each_other_in_their_runs() {
     for place in OF_USERS {
         let there = place.enter(&lab);
         exclude(&there, &there.by(), &[], &format!("{place:?} of a user"));
+        there.leave();
+    }
+}
+
+/// Adds one to a number under a lock; says what it has done, and waits for a line then.
+const UPDATE: &str = r#"
+import fcntl, sys
+def said(what): print(what, flush=True); sys.stdin.readline()
+how, slow = sys.argv[1], sys.argv[2:]
+lock = open("locked0", "r+")
+(fcntl.flock if how == "flock" else fcntl.lockf)(lock, fcntl.LOCK_EX)
+with open("f0") as file: number = int(file.read() or 0)
+if slow: said("read")
+with open("f0", "w") as file: file.write(str(number + 1))
+lock.close()
+if not slow: said("changed")
+"#;
+
+/// What is changed under a lock in a transaction, and what a program outside changes that gets the
+/// lock before the commit, do not write over each other.
+#[test]
+fn no_change_that_is_made_under_a_lock_is_lost_at_a_commit() {
+    let lab = lab!();
+    if find_program("python3").is_none() {
+        skip!("no python3");
+    }
+    let update = lab.outside().join("update.py");
+    std::fs::write(&update, UPDATE).expect("a script");
+    let places = [Run(&[]), RunOver(&[]), RunOver(&["--fast-open"]), View(&[])];
+    let how = ["flock", "record"];
+    for (place, how) in Place::of(&lab, &places).flat_map(|place| how.map(|how| (place, how))) {
+        let mut there = place.enter(&lab);
+        let python = |mut command: Command, slow: &[&str], dir: PathBuf| {
+            command.arg(&update).arg(how).args(slow).current_dir(dir);
+            Dialogue::start(&lab, command)
+        };
+        let command = match there.open {
+            Some(_) => lab.command("python3"),
+            None => lab.systx(["run", "--", "python3"]),
+        };
+        let mut inside = python(command, &[], there.dir());
+        inside.wait_for("changed");
+        let mut outside = python(lab.command("python3"), &["slow"], lab.path("d"));
+        outside.wait_for("read");
+        inside.send("\n");
+        let (ended, slow) = std::thread::scope(|both| {
+            let commit = both.spawn(|| {
+                let ended = inside.close();
+                there.open.as_ref().map_or(ended, |open| open.systx("commit"))
+            });
+            // Also a commit that waits for nobody has time to come to its end.
+            let until = Instant::now() + Duration::from_secs(3);
+            while !commit.is_finished() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            outside.send("\n");
+            (commit.join().expect("no panic"), outside.close())
+        });
+        let what = format!("{place:?}, {how}\n{ended}\n{slow}");
+        assert!([0, 75].contains(&ended.code) && slow.code == 0, "{what}");
+        let changes = if ended.code == 0 { "2" } else { "1" };
+        assert_eq!(lab.read("d/f0"), changes, "{what}");
+        if ended.code == 0 {
+            there.open = None;
+        }
         there.leave();
     }
 }

@@ -64,7 +64,12 @@ impl Frozen {
     /// Existing files whose content would be changed and that a process outside has open for
     /// writing (or mapped so): what it writes from now on meets the committed content. Not those
     /// that are open in a guarded directory, where it is a write after the commit like any other.
-    pub(crate) fn open_elsewhere(&self, reach: &Reach, st: &State) -> Vec<Vec<u8>> {
+    pub(crate) fn open_elsewhere(
+        &self,
+        reach: &Reach,
+        st: &State,
+        locked: &dyn Fn(NodeId) -> bool,
+    ) -> Vec<Vec<u8>> {
         let is_open = |(i, object): (usize, &Object)| {
             if object.content == Content::Keep || !matches!(object.origin, Origin::Host { .. }) {
                 return None;
@@ -73,10 +78,11 @@ impl Frozen {
             if self.appended.iter().any(|file| file.ix.0 as usize == i) {
                 return None;
             }
-            if reach.others.is_open(st.base(*self.nodes.get(i)?).ok()?.stamp.id()) {
+            let node = *self.nodes.get(i)?;
+            if locked(node) || reach.others.is_open(st.base(node).ok()?.stamp.id()) {
                 return None;
             }
-            let (dir, name) = reach.backing_place(st, *self.nodes.get(i)?).ok()?;
+            let (dir, name) = reach.backing_place(st, node).ok()?;
             let file = reach.tree().open_file(&dir, &name, Open::Read).ok()?;
             let openers = reach.vol.outsiders.openers(reach.work.bare(&file)).ok()?;
             (openers == Openers::Writers).then(|| self.paths[i].clone())

@@ -2,7 +2,7 @@
 
 use crate::api::{Lock, LockKind, Reply};
 use crate::below::Below;
-use crate::locks::{Ask, Locks, Openings, Wait};
+use crate::locks::{Ask, Locks, Openings, Relocked, Sections, Wait};
 use crate::node::Base;
 use crate::paths::path_below;
 use crate::reach::Reach;
@@ -19,6 +19,7 @@ use systx_store::real::RealIo;
 /// The locks of one view.
 pub(crate) struct HostLocks {
     held: Mutex<Arc<Locks>>,
+    sections: Mutex<Sections>,
     openings: Mutex<Option<Arc<dyn Openings>>>,
 }
 
@@ -26,7 +27,8 @@ impl HostLocks {
     /// None.
     pub fn new() -> HostLocks {
         let held = Mutex::new(rank::LEAF, Locks::new());
-        HostLocks { held, openings: Mutex::new(rank::LEAF, None) }
+        let sections = Mutex::new(rank::LEAF, Sections::default());
+        HostLocks { held, sections, openings: Mutex::new(rank::LEAF, None) }
     }
 
     /// See [`View::set_openings`](crate::view::View::set_openings).
@@ -56,7 +58,24 @@ impl HostLocks {
         }
         let openings = self.openings.lock().clone();
         let ask = Ask { node, lock, ino, openings, wait };
-        locks.set(&ask, &|| lock_file(reach, state, &locks, node))
+        locks.set(&ask, &|| lock_file(reach, state, &locks, node))?;
+        self.sections.lock().note(node, &lock);
+        Ok(())
+    }
+
+    /// See [`View::lock_again`](crate::view::View::lock_again).
+    pub fn lock_again(
+        &self,
+        (reach, state): (&Reach, &Mutex<State>),
+        over: bool,
+    ) -> Result<Relocked, NodeId> {
+        let (locks, sections) = (self.all(), self.sections.lock().clone());
+        locks.lock_again(&sections, over, &|node| lock_file(reach, state, &locks, node))
+    }
+
+    /// Whether a file was locked for writing.
+    pub fn have_locked(&self, node: NodeId) -> bool {
+        self.sections.lock().has(node)
     }
 
     pub fn test(

@@ -16,12 +16,15 @@
 
 mod holders;
 mod ranges;
+mod sections;
 mod table;
 #[cfg(test)]
 mod tests;
 mod waits;
 
 pub use holders::Class;
+pub use sections::Relocked;
+pub(crate) use sections::Sections;
 pub use waits::Wait;
 
 use crate::api::{Lock, LockKind, Reply};
@@ -33,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use systx_base::NodeId;
 use systx_base::sync::{Mutex, rank};
-use systx_store::host_locks::LockFile;
+use systx_store::host_locks::{LockFile, LockRange};
 use table::{Object, Owner, Tried, range_of};
 
 /// Who asks for a lock, and waits in that call.
@@ -118,7 +121,7 @@ pub struct PlainLocks(Mutex<Arc<Locks>>);
 
 impl Default for PlainLocks {
     fn default() -> PlainLocks {
-        PlainLocks(Mutex::new(rank::LEAF, Locks::new()))
+        PlainLocks(Mutex::new(rank::LEAF, Locks::numbered(PLAIN)))
     }
 }
 
@@ -167,10 +170,16 @@ impl PlainLocks {
 }
 
 static VIEWS: AtomicU64 = AtomicU64::new(0);
+/// In the number of a plain view.
+const PLAIN: u64 = 1 << 63;
 
 impl Locks {
     pub(crate) fn new() -> Arc<Locks> {
-        let view = VIEWS.fetch_add(1, Relaxed);
+        Locks::numbered(0)
+    }
+
+    fn numbered(kind: u64) -> Arc<Locks> {
+        let view = VIEWS.fetch_add(1, Relaxed) | kind;
         let unnamed = Mutex::new(rank::HANDLES, BTreeMap::new());
         Arc::new(Locks { view, unnamed, used: AtomicBool::new(false) })
     }
@@ -321,6 +330,45 @@ impl Locks {
     /// Releases the locks of owners that have closed; returns how many did.
     pub(crate) fn sweep(&self) -> usize {
         table::objects_of(self.view).iter().map(|object| object.sweep()).sum()
+    }
+
+    /// Locks once more what the programs of the view have had locked, but for what is locked in
+    /// transactions, this one or another: those find out about each other. `over`: no process is
+    /// in the view any more, and what they have left locked goes on as locked by this. `open` makes
+    /// a description of a file.
+    ///
+    /// # Errors
+    /// A file that a program outside has locked.
+    pub(crate) fn lock_again(
+        &self,
+        sections: &Sections,
+        over: bool,
+        open: &dyn Fn(NodeId) -> Reply<LockFile>,
+    ) -> Result<Relocked, NodeId> {
+        let (mut locked, mut left) = (Relocked::default(), BTreeMap::<_, Vec<LockRange>>::new());
+        for owner in table::owners_of(self.view).into_iter().filter(|_| over) {
+            let Some(object) = table::object_of(owner) else { continue };
+            let Some((file, ranges)) = object.hand_over(owner) else { continue };
+            if !ranges.is_empty() {
+                left.entry((owner.node, owner.flock)).or_default().extend(ranges);
+                locked.0.push(file);
+            }
+        }
+        for (node, flock, ranges) in sections.iter() {
+            let mut ranges = ranges.clone();
+            for range in left.remove(&(node, flock)).into_iter().flatten() {
+                ranges.clear(range.start, range.end);
+            }
+            // Nobody is at work on a file that is not there any more.
+            let Ok(file) = open(node) else { continue };
+            for range in ranges.iter() {
+                if !table::lock_again(&file, flock, range) {
+                    return Err(node);
+                }
+            }
+            locked.0.push(file);
+        }
+        Ok(locked)
     }
 
     /// Whether an owner is among those that are counted.

@@ -25,7 +25,7 @@ use crate::growing::MayGrow;
 use crate::host_locks::HostLocks;
 pub use crate::ids::Ids;
 use crate::limits::{Taken, ViewLimits};
-use crate::locks::Openings;
+use crate::locks::{Openings, Relocked};
 use crate::neighbours::{Before, Neighbours, NotQuiet};
 use crate::node::Node;
 use crate::reach::Reach;
@@ -272,6 +272,16 @@ impl View {
         self.let_go_of_files();
     }
 
+    /// Locks once more what programs of the view have had locked for writing, before its commit.
+    /// `over`: no process is in the view any more.
+    ///
+    /// # Errors
+    /// The path of a file that a program outside has locked.
+    pub fn lock_again(&self, over: bool) -> Result<Relocked, Vec<u8>> {
+        let again = self.locks.lock_again((self.reach(), &self.state), over);
+        again.map_err(|node| self.state.lock().path_of(&self.reach().vol, node))
+    }
+
     // ---- what it has met, and changed -------------------------------------------------------
 
     /// What the paths of a scope are in this view, which meets them by this.
@@ -345,9 +355,11 @@ impl View {
 
     /// Existing files whose content would be changed and that a process outside has open for
     /// writing (or mapped so): what it writes from now on meets the committed content. Not those
-    /// that are open in a guarded directory, where it is a write after the commit like any other.
+    /// that are open in a guarded directory, where it is a write after the commit like any other,
+    /// nor those that the view's programs have locked, since whoever locks them as well waits.
     pub fn open_elsewhere(&self, frozen: &freeze::Frozen) -> Vec<Vec<u8>> {
-        frozen.open_elsewhere(self.reach(), &self.state.lock())
+        let locked = |node| self.locks.have_locked(node);
+        frozen.open_elsewhere(self.reach(), &self.state.lock(), &locked)
     }
 
     /// After a part of the changes was committed: what was committed is now the base of the rest.

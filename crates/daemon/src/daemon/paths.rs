@@ -141,6 +141,8 @@ impl Daemon {
                 .hint("nothing was committed")
                 .path(path_view.path.as_path()));
         }
+        // Before requests are paused: who is waited for may wait for somebody who works below it.
+        let _locked = txn.lock_again(false)?;
         if !paths.is_empty() {
             let pause = path_view.lasting.pause();
             let part = self.table.new_id(&txn.volume)?;

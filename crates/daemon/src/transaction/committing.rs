@@ -7,16 +7,31 @@ use super::{
 };
 use crate::deferred::Promise;
 use crate::describe::{self, Opponents};
-use crate::protocol::{self, Failure, HostPath, Outcome, Summary};
+use crate::protocol::{self, Failure, FailureKind, HostPath, Outcome, Summary};
 use crate::stopped::{NotInstalled, outside_changes};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use systx_base::progress::{self, Phase};
 use systx_commit::{Commit, Decided, Durable, Installed, Part, Placed, Site, Stopped};
 use systx_protocol::modes::Way;
 use systx_store::{CommitMeta, Lease, TxnKind};
 use systx_txn::{Order, Side};
 use systx_vfs::freeze::Frozen;
+use systx_vfs::locks::Relocked;
 use systx_vfs::view::View;
+
+/// How long a commit waits for a program outside that is at work under a lock which the
+/// transaction has had as well, and how often it looks.
+const PATIENCE: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(2);
+
+fn locked_outside(path: Vec<u8>) -> Failure {
+    let path = HostPath(path);
+    let text = format!(
+        "a program outside is at work under the lock of {path}, which the transaction has had as well: nothing committed"
+    );
+    Failure::new(FailureKind::Busy, text).hint("try again when it has given up the lock").path(path)
+}
 
 /// A transaction that everybody who was asked agrees with.
 pub(super) struct Checked<'t> {
@@ -71,11 +86,39 @@ impl Transaction {
         if let Some(failure) = self.cut_off() {
             return Ended::Refused(refused(failure));
         }
+        let locked = self.lock_again(true);
         self.parts().for_each(|part| part.view.let_go());
+        let _locked = match locked {
+            Ok(locked) => locked,
+            Err(failure) => return Ended::Refused(refused(failure)),
+        };
         if let Some(ended) = self.commit_by_certifier(opponents) {
             return ended;
         }
         self.commit_and(opponents, || ())
+    }
+
+    /// Locks once more what its programs have had locked, until the end of a commit. `over`: they
+    /// have ended.
+    ///
+    /// # Errors
+    /// A program outside has it locked.
+    pub fn lock_again(&self, over: bool) -> Result<Vec<Relocked>, Failure> {
+        if self.terms.read_only || !self.parts().any(|part| part.view.is_changed()) {
+            return Ok(Vec::new());
+        }
+        let until = Instant::now() + PATIENCE;
+        let lost = |part: &Transaction| part.volume.vol.engine.conflict(part.id).is_some();
+        loop {
+            let again = self.parts().map(|part| part.view.lock_again(over));
+            match again.collect::<Result<_, _>>() {
+                Ok(locked) => return Ok(locked),
+                // The check will tell.
+                Err(_) if self.parts().any(lost) => return Ok(Vec::new()),
+                Err(path) if Instant::now() >= until => return Err(locked_outside(path)),
+                Err(_) => std::thread::sleep(PAUSE),
+            }
+        }
     }
 
     /// As [`Transaction::commit`], of a view that processes still work in.  `landed` is called when

@@ -47,6 +47,12 @@ impl<K: Copy + Eq> Holders<K> {
         matter.find_map(|holder| Some((holder, holder.ranges.in_the_way(asked)?)))
     }
 
+    /// Whether one of these holders keeps others from having a range.
+    pub fn any_in_the_way(&self, whole: bool, asked: &LockRange, one: impl Fn(&K) -> bool) -> bool {
+        let mut matter = self.0.iter().filter(|h| (h.class == Class::Whole) == whole);
+        matter.any(|h| one(&h.owner) && h.ranges.in_the_way(asked).is_some())
+    }
+
     /// An owner has got a range.
     pub fn set(&mut self, owner: K, pid: u32, class: Class, range: LockRange) {
         if let Some(holder) = self.of(owner) {

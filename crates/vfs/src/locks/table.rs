@@ -6,7 +6,7 @@
 use super::holders::{Class, Holders};
 use super::ranges::LAST;
 use super::waits::Wait;
-use super::{Ask, Taken};
+use super::{Ask, PLAIN, Taken};
 use crate::api::{Lock, Reply};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,6 +129,21 @@ pub(super) fn object_at(file: &LockFile) -> Reply<Arc<Object>> {
     let object = Arc::new(Object { id, state: Mutex::new(Rank(rank::HANDLES.0 + 2), state) });
     table.objects.insert(id, Arc::downgrade(&object));
     Ok(object)
+}
+
+/// Locks a range for writing; true as well where some transaction has it locked, and where it
+/// cannot be locked at all.
+pub(super) fn lock_again(file: &LockFile, flock: bool, range: LockRange) -> bool {
+    let got = match flock {
+        true => file.flock(Some(true)),
+        false => file.set(range),
+    };
+    let Ok(false) = got else { return true };
+    let in_transactions = |object: Arc<Object>| {
+        let state = object.state.lock();
+        state.holders.any_in_the_way(flock, &range, |owner| owner.view & PLAIN == 0)
+    };
+    object_at(file).is_ok_and(in_transactions)
 }
 
 impl Drop for Object {
@@ -295,6 +310,26 @@ impl Object {
         let mut released = Released::default();
         self.state.lock().end(owner, &mut released);
         released
+    }
+
+    /// What an owner has locked for writing stays locked without it, by the description that this
+    /// returns; what it has locked for reading does not.
+    pub fn hand_over(&self, owner: Owner) -> Option<(LockFile, Vec<LockRange>)> {
+        let mut released = Released::default();
+        let mut state = self.state.lock();
+        let all: Vec<LockRange> = state.holders.ranges(owner)?.iter().collect();
+        let Grip { file, .. } = state.grips.remove(&owner)?;
+        state.holders.remove(owner);
+        released.objects.extend(TABLE.lock().owners.remove(&owner));
+        let (written, read) = all.into_iter().partition::<Vec<_>, _>(|range| range.exclusive);
+        match owner.flock {
+            // It is one lock of the whole file.
+            true if !read.is_empty() => file.release(),
+            _ => read.iter().for_each(|range| drop(file.clear(range.start, range.end))),
+        }
+        state.wake(&mut released);
+        drop(state);
+        Some((file, written))
     }
 
     /// Ends the locks of owners that have closed; how many did.  What was locked anew since the

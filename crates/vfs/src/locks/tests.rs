@@ -376,3 +376,74 @@ fn locks_move_to_the_file_that_takes_the_place_of_theirs() {
     views.views[0].clear(NODE, &lock(1, LockKind::Unlock, ALL)).expect("unlock");
     assert!(new.set(range(5, true)).expect("free"));
 }
+
+// ---- the locks of a commit -------------------------------------------------------------------
+
+fn byte(at: u64) -> LockRange {
+    LockRange { start: at, end: at, exclusive: true }
+}
+
+/// Locks in the first view, and notes that.
+fn section(views: &Views, sections: &mut Sections, lock: Lock) {
+    views.set(0, lock).expect("free");
+    sections.note(NODE, &lock);
+}
+
+#[test]
+fn a_commit_has_what_was_locked_for_writing_and_what_has_ended_goes_over_to_it() {
+    for flock in [false, true] {
+        let (views, mut sections) = (Views::new(), Sections::default());
+        let lock = |pid, kind| Lock { flock, ..lock(pid, kind, (0, 9)) };
+        let (inside, outside) = (&views.views[0], views.open().expect("open"));
+        let gets = || match flock {
+            true => outside.flock(Some(true)).expect("asked"),
+            false => outside.set(byte(5)).expect("asked"),
+        };
+        section(&views, &mut sections, lock(1, WRITE));
+        let again = |over| inside.lock_again(&sections, over, &|_| views.open());
+        for over in [false, true] {
+            let held = again(over).ok().expect("its own");
+            assert!(!gets());
+            assert_eq!(inside.count(), usize::from(!over), "its owner, if it lives");
+            drop(held);
+            assert_eq!(gets(), over);
+        }
+        assert_eq!(again(true).err(), Some(NODE), "somebody outside is at work");
+        outside.release();
+        let held = again(true).ok().expect("free");
+        assert!(!gets());
+        drop(held);
+        assert!(gets());
+    }
+}
+
+#[test]
+fn what_is_locked_in_another_transaction_is_not_waited_for_but_by_a_plain_program_it_is() {
+    let (views, mut sections) = (Views::new(), Sections::default());
+    section(&views, &mut sections, lock(1, WRITE, (0, 9)));
+    views.views[0].end();
+    let again = || views.views[0].lock_again(&sections, true, &|_| views.open()).map(drop);
+    views.set(1, lock(2, WRITE, (5, 5))).expect("free");
+    assert_eq!(again(), Ok(()));
+    views.views[1].end();
+    let plain = PlainLocks::default();
+    plain.set(NODE, lock(3, LockKind::Shared, (5, 5)), None, &|| views.open()).expect("free");
+    assert_eq!(again(), Err(NODE));
+}
+
+#[test]
+fn what_was_locked_for_reading_is_not_locked_by_a_commit_and_many_ranges_are_one() {
+    let (views, mut sections) = (Views::new(), Sections::default());
+    let outside = views.open().expect("open");
+    section(&views, &mut sections, lock(1, LockKind::Shared, (0, 9)));
+    let held = views.views[0].lock_again(&sections, true, &|_| views.open()).ok();
+    assert!(outside.set(byte(5)).expect("asked"));
+    outside.release();
+    drop(held);
+    (10..75).for_each(|n| section(&views, &mut sections, lock(1, WRITE, (2 * n, 2 * n))));
+    views.views[0].end();
+    let held = views.views[0].lock_again(&sections, true, &|_| views.open()).ok();
+    let free: Vec<u64> = (0..300).filter(|at| outside.set(byte(*at)).expect("asked")).collect();
+    assert_eq!(free, (0..20).chain(149..300).collect::<Vec<_>>());
+    drop(held);
+}
