@@ -204,7 +204,7 @@ fn kind_of(mode: u32) -> &'static str {
 /// The same, of which device.
 fn device(side: &Side) -> String {
     let kind = kind_of(side.mode);
-    let (major, minor) = (rustix::fs::major(side.rdev.into()), rustix::fs::minor(side.rdev.into()));
+    let (major, minor) = (rustix::fs::major(side.rdev), rustix::fs::minor(side.rdev));
     match side.mode & S_IFMT {
         0o020_000 | 0o060_000 => format!("{kind} {major}:{minor}"),
         _ => kind.to_owned(),

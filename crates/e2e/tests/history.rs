@@ -329,10 +329,11 @@ fn a_committed_transaction_is_shown_with_both_sides_also_after_later_changes_and
     std::os::unix::fs::symlink("text", lab.path("link")).expect("a link");
     let script = "printf 'one\n2\n' > text; rm gone; mv from to; rm -r dir; mkdir new; \
                   echo x > new/x; sed -i '1500s/.*/changed/' long; printf 'changed\n' | \
-                  dd of=long bs=1 seek=20000 conv=notrunc status=none; ln -sf long link; chmod 600 to; \
+                  dd of=long bs=1 seek=20000 conv=notrunc status=none; ln -sf long link; \
+                  chmod 600 to; \
                   setfattr -n user.a -v 1 to; cp long set; chown 5:6 set; chmod 6755 set; \
-                  setfattr -n user.b -v 2 set; mknod null c 1 3; mkfifo pipe; mkdir -m 1777 sticky; \
-                  setfattr -n user.c -v 3 sticky; chown 7 sticky";
+                  setfattr -n user.b -v 2 set; mknod null c 1 3; mkfifo pipe; \
+                  mkdir -m 1777 sticky; setfattr -n user.c -v 3 sticky; chown 7 sticky";
     if find_program("setfattr").is_none() {
         skip!("no setfattr");
     }

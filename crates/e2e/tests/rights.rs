@@ -4,9 +4,9 @@
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use systx_e2e::confine::{LOOKING, in_container, without_calls};
-use systx_e2e::lab::find_program;
+use systx_e2e::lab::{find_program, tool};
 use systx_e2e::run::{Limits, finish};
-use systx_e2e::{FAILED, Finished, Lab, lab, skip};
+use systx_e2e::{FAILED, Finished, Lab, Tree, lab, skip};
 
 /// Ids that no machine has.
 const ANN: u32 = 12041;
@@ -187,6 +187,60 @@ fn a_user_writes_to_files_of_the_same_user_that_cannot_be_read() {
     // What an undo would need cannot be had: the file is named.
     lab.run(&[], "chmod 600 full; echo new > full").expect(FAILED).says("undo needs of full");
     assert_eq!((lab.read("full"), mode("full")), ("old\n".into(), 0));
+}
+
+/// Which calls for files of others succeed, of those that change no directory of others.
+const OTHERS: &str = r#"
+ask() { what=$1; shift; "$@" >/dev/null 2>&1 && echo "$what yes" || echo "$what no"; }
+cd work
+for dir in own open sticky closed; do
+  for file in plain secret shared link fifo; do
+    echo "$dir/$file"
+    it=$dir/$file
+    [ $file = fifo ] || ask read cat $it
+    [ $file = fifo ] || ask append sh -c "echo more >> $it"
+    ask mode chmod 700 $it
+    ask time touch -h -d 2020-01-01 $it
+    # One that is made in a sticky directory could not be taken back, by an undo neither.
+    [ $dir = sticky ] || ask link ln -P $it $dir/$file.hard
+    ask rename mv -f $it $dir/$file.moved
+    ask back mv -f $dir/$file.moved $it
+    ask away mv -f $it own/$dir.$file
+    ask remove rm -f $dir/$file own/$dir.$file
+  done
+  ask replace sh -c "echo mine > own/mine; mv -f own/mine $dir/replaced"
+done
+"#;
+
+/// What an ordinary user may do with others' files by the rights of the directory, the user may do
+/// in a run.
+#[test]
+fn a_user_removes_and_renames_files_of_others_where_the_directory_allows_it() {
+    let lab = lab!().as_user();
+    let prepare = format!(
+        "rm -rf work; mkdir work; cd work; mkdir own open sticky closed; \
+         for d in own open sticky closed; do echo 1 > $d/plain; echo 1 > $d/secret; \
+         echo 1 > $d/shared; chmod 600 $d/secret; chmod 666 $d/shared; ln -s plain $d/link; \
+         mkfifo $d/fifo; echo 1 > $d/replaced; done; \
+         chown {0}:{0} own; chmod 777 open; chmod 1777 sticky",
+        lab.uid()
+    );
+    let tree = || Tree::capture(lab.path("work"));
+    let prepared = || {
+        let mut sh = std::process::Command::new("sh");
+        tool(sh.args(["-ec", &prepare]).current_dir(lab.root())).expect("a tree");
+        tree()
+    };
+    prepared();
+    let native = lab.native(OTHERS).ok();
+    let after = tree();
+    let before = prepared();
+    let inside = lab.run(&[], OTHERS).ok();
+    let differs = native.out.lines().zip(inside.out.lines()).find(|(want, got)| want != got);
+    assert_eq!(differs, None, "{inside}\nnatively: {}", native.out);
+    after.assert_same(&tree(), "native against committed");
+    lab.do_systx(["undo"]).ok();
+    before.assert_same(&tree(), "undone");
 }
 
 /// What programs try in each of its arguments; `$U` in front of a command has an ordinary user do

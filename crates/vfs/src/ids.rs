@@ -12,9 +12,9 @@ pub enum Ids {
     /// As they are.
     Faithful,
     /// The view lives in a user namespace that has only this user and group: everything else would
-    /// be an unmapped id, on which the kernel refuses every write.  What the user may write because
-    /// of other permissions (a sticky /tmp, a directory of a supplementary group) is shown as the
-    /// user's own.
+    /// be an unmapped id, on which the kernel refuses every write, and every change of a name.
+    /// What the user may write because of other permissions (a sticky /tmp, a directory of a
+    /// supplementary group) is shown as the user's own, and so is what the user may remove.
     Single {
         /// The user.
         uid: Uid,
@@ -34,24 +34,43 @@ impl Ids {
         }
     }
 
-    /// Attributes as the view's processes may see them.
-    pub(crate) fn shown(&self, attr: &Attr) -> Attr {
+    /// Attributes as the view's processes may see them; of something in `dir`.
+    pub(crate) fn shown(&self, attr: &Attr, dir: Option<&Attr>) -> Attr {
         let Ids::Single { uid, gid, groups } = self else { return *attr };
         let mut shown = *attr;
-        let mine = attr.uid == *uid;
-        let in_group = attr.gid == *gid || groups.contains(&attr.gid);
-        if in_group {
+        if attr.gid == *gid || groups.contains(&attr.gid) {
             shown.gid = *gid;
         }
-        let class = if in_group { attr.mode >> 3 } else { attr.mode };
-        if !mine && class & 0o2 != 0 && attr.kind != Kind::Symlink {
+        if self.may_write(attr) {
             shown.uid = *uid;
+        } else if dir.is_some_and(|dir| self.may_name(attr, dir)) {
+            shown.uid = *uid;
+            // It is still not to be written.  Whether it can be read is found out by reading it:
+            // an access control list, too, shows in the group's bits.
+            let readable = (attr.mode | attr.mode >> 3) & 0o5;
+            shown.mode = attr.mode & !0o700 | readable << 6;
         }
         if shown.uid == *uid {
             // The kernel refuses to write an inode with any unmapped id.
             shown.gid = *gid;
         }
         shown
+    }
+
+    /// Whether something is another's, and its mode allows the user to write it.
+    pub(crate) fn may_write(&self, attr: &Attr) -> bool {
+        let Ids::Single { uid, gid, groups } = self else { return false };
+        let in_group = attr.gid == *gid || groups.contains(&attr.gid);
+        let class = if in_group { attr.mode >> 3 } else { attr.mode };
+        attr.uid != *uid && class & 0o2 != 0 && attr.kind != Kind::Symlink
+    }
+
+    /// Whether something is another's, and the user may remove and rename it in its directory.  A
+    /// directory of another moves to no other place, the graveyard among them.
+    fn may_name(&self, attr: &Attr, dir: &Attr) -> bool {
+        let owns = |attr: &Attr| matches!(self, Ids::Single { uid, .. } if *uid == attr.uid);
+        let open = owns(dir) || self.may_write(dir);
+        !owns(attr) && attr.kind != Kind::Dir && dir.mode & S_ISVTX == 0 && open
     }
 
     /// Whether something is another user's, in the view of an ordinary one.

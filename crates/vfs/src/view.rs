@@ -16,7 +16,7 @@
 //! **Lock order**: `state` (VIEW), a file's content (CONTENT), volume (VOLUME), engine (ENGINE),
 //! handle caches (HANDLES).
 
-use crate::api::{Caller, Entry, Reply};
+use crate::api::{Attr, Caller, Entry, Reply};
 use crate::below::Below;
 use crate::changes::{Change, Review, Side};
 use crate::content::{Budget, Spill};
@@ -191,7 +191,13 @@ impl View {
     }
 
     pub(crate) fn entry(&self, st: &State, node: NodeId) -> Reply<Entry> {
-        Ok(Entry { node, generation: 0, attr: self.ids.shown(&st.node(node)?.attr) })
+        Ok(Entry { node, generation: 0, attr: self.shown(st, st.node(node)?) })
+    }
+
+    /// Attributes of a node as the view's processes may see them.
+    pub(crate) fn shown(&self, st: &State, node: &Node) -> Attr {
+        let dir = node.place.as_ref().and_then(|(dir, _)| st.nodes.get(*dir));
+        self.ids.shown(&node.attr, dir.map(|dir| &dir.attr))
     }
 
     /// As [`View::entry`], counted as one lookup.

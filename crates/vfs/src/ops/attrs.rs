@@ -40,7 +40,7 @@ impl View {
             let mut st = self.state.lock();
             self.below.take_up_unless_building(&mut st, node)?;
             let node = st.node(node)?;
-            (self.ids.shown(&node.attr), node.base.is_some())
+            (self.shown(&st, node), node.base.is_some())
         };
         if known && attr.kind == Kind::File && attr.size > 0 && attr.blocks == 0 {
             // Whoever is told that takes it for empty without reading it. So it counts as read, as
@@ -97,7 +97,7 @@ impl View {
             n.dirty.mtime = true;
         }
         n.attr.ctime = now;
-        Ok(self.ids.shown(&n.attr))
+        Ok(self.shown(&st, st.node(node)?))
     }
 
     /// What only the owner may do, of a file of another that a user may write: the view shows it as

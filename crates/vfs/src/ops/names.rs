@@ -214,7 +214,11 @@ impl View {
         let mut st = self.state.lock();
         self.check_name(&st, parent, name)?;
         let attr = st.node(node)?.attr;
-        if attr.kind == Kind::Dir {
+        // Of others' files the kernel lets link what may be written (`protected_hardlinks`), and
+        // has been shown other owners than the real ones.
+        let others = self.ids.are_of_another(&attr);
+        let barred = others && (attr.kind != Kind::File || !self.ids.may_write(&attr));
+        if attr.kind == Kind::Dir || barred {
             return Err(Errno::PERM);
         }
         if attr.nlink >= LINKS_MAX {
