@@ -50,6 +50,8 @@ pub mod rank {
     pub const STORE: Rank = Rank(70);
     /// Caches of open descriptors.
     pub const HANDLES: Rank = Rank(80);
+    /// The segment of a log-structured volume that those who commit clean.
+    pub const CLEANING: Rank = Rank(85);
     /// The state of a log-structured volume.
     pub const LOG: Rank = Rank(90);
     /// Which of a volume's files are open.

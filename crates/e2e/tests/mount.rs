@@ -627,10 +627,14 @@ fn what_is_decided_and_not_installed_is_told_so_and_is_seen_when_it_is_installed
         skip!("there is no prlimit");
     }
     let lab = lab!();
-    for (dir, mounted) in [("plain", false), ("g", true)] {
+    // The last is a file system of its own, with a history of its own.
+    for (dir, mounted) in [("plain", false), ("g", true), ("below", false)] {
+        if dir == "below" {
+            sh(&lab, "mkdir below; mount -t tmpfs none below").ok();
+        }
         let at = 24 << 20;
         lab.native(&format!(
-            "mkdir {dir} && truncate -s 32M {dir}/big && printf before | dd of={dir}/big bs=1 seek={at} conv=notrunc status=none"
+            "mkdir -p {dir} && truncate -s 32M {dir}/big && printf before | dd of={dir}/big bs=1 seek={at} conv=notrunc status=none"
         ))
         .ok();
         if mounted {
@@ -639,10 +643,20 @@ fn what_is_decided_and_not_installed_is_told_so_and_is_seen_when_it_is_installed
         let says = || sh(&lab, &format!("tail -c +{} {dir}/big | head -c 6", at + 1)).ok().out;
         let write =
             format!("printf after. | dd of={dir}/big bs=1 seek={at} conv=notrunc status=none");
+        let run = |flags: &[&str], script: &str| {
+            let script = if dir == "below" { format!("cd ..; {script}") } else { script.into() };
+            let words = [&["run"], flags, &["--", "sh", "-c", &script]].concat();
+            let mut run = lab.systx(words);
+            if dir == "below" {
+                run.current_dir(lab.path(dir));
+            }
+            finish(run, Limits::default(), &lab).ok();
+        };
         // A daemon that has just begun has no checkpoint before it.
-        lab.run(&[], &format!("echo x > {dir}/x")).ok();
-        for again in ["recover", "commit", "undo"] {
-            lab.run(&["--on-exit=keep"], &write).ok();
+        run(&[], &format!("echo x > {dir}/x"));
+        let all = ["recover", "commit", "undo"];
+        for again in all.into_iter().skip(if dir == "below" { 2 } else { 0 }) {
+            run(&["--on-exit=keep"], &write);
             let id = lab.open_ids().remove(0);
             assert_eq!(says(), "before", "{dir}");
             let limit = |bytes: &str| {
@@ -663,14 +677,16 @@ fn what_is_decided_and_not_installed_is_told_so_and_is_seen_when_it_is_installed
             match again {
                 "recover" => drop(lab.do_systx(["recover"]).ok().says(&id)),
                 "undo" => drop(lab.do_systx(["undo"]).ok().says(&id)),
-                _ => drop(lab.run(&[], &format!("echo {again} > {dir}/x")).ok()),
+                _ => run(&[], &format!("echo {again} > {dir}/x")),
             }
             let then = if again == "undo" { "before" } else { "after." };
             assert_eq!(says(), then, "{dir}, {again}\n{}", lab.daemon_log());
-            assert!(lab.logged_ids().contains(&id));
+            // The log that this reads is of one file system.
+            assert!(dir == "below" || lab.logged_ids().contains(&id));
             let back =
                 format!("printf before | dd of={dir}/big bs=1 seek={at} conv=notrunc status=none");
             sh(&lab, &back).ok();
         }
     }
+    sh(&lab, "umount below").ok();
 }

@@ -83,41 +83,6 @@ pub fn ranked(state: &State, policy: &dyn Policy) -> Vec<Candidate> {
     all
 }
 
-/// Moves up to `budget` pages out of the most worthy segments, into the next flush.
-///
-/// # Errors
-/// What reading says.
-pub fn step(state: &mut State, policy: &dyn Policy, budget: u64) -> Result<Cleaned> {
-    let begun = state.pending.page_count();
-    let mut cleaned = Cleaned::default();
-    for candidate in ranked(state, policy) {
-        let moved = state.pending.page_count() - begun;
-        if moved >= budget {
-            break;
-        }
-        match empty(state, candidate.segment) {
-            Ok(true) => cleaned.segments += 1,
-            Ok(false) => break,
-            // It stays as it is.
-            Err(e) if e.is_damage() => {}
-            Err(e) => return Err(e),
-        }
-    }
-    cleaned.moved = state.pending.page_count() - begun;
-    Ok(cleaned)
-}
-
-/// What a commit of `blocks` blocks pays when little is free: as many moves as free as many
-/// blocks again, so that the free segments stop becoming fewer.
-///
-/// # Errors
-/// What reading says.
-pub fn pay(state: &mut State, blocks: u64) -> Result<()> {
-    let Some(first) = ranked(state, &Greedy).first().copied() else { return Ok(()) };
-    let dead = u64::from(candidate_dead(&first)).max(1);
-    step(state, &Greedy, (blocks * u64::from(first.live) / dead).max(1)).map(drop)
-}
-
 /// Blocks that are free when it has been emptied.
 pub fn candidate_dead(candidate: &Candidate) -> u32 {
     candidate.blocks - candidate.live.min(candidate.blocks)
@@ -242,7 +207,9 @@ pub fn round(state: &mut State, need: u64) -> Result<bool> {
         if dead >= wanted {
             break;
         }
-        match empty(state, candidate.segment) {
+        let generation = state.usage.segment(candidate.segment).generation;
+        let fetched = fetch(&state.tree.env, candidate.segment, generation);
+        match fetched.and_then(|fetched| publish(state, &fetched)) {
             Ok(true) => dead += u64::from(candidate_dead(&candidate)),
             Ok(false) => break,
             Err(e) if e.is_damage() => {}
@@ -281,16 +248,6 @@ pub fn sparse(state: &State) -> Vec<(u32, u32, u32)> {
     let mut all: Vec<_> = all.map(|(n, s)| (n, s.generation, s.live)).collect();
     all.sort_by_key(|(_, _, live)| *live);
     all
-}
-
-/// Moves what is live out of a segment, as long as the free segments suffice for it and for the
-/// checkpoint.  Returns whether all of it has been moved.
-///
-/// # Errors
-/// What reading says.
-pub fn empty(state: &mut State, segment: u32) -> Result<bool> {
-    let pieces = pieces(&state.tree.env, segment)?;
-    move_out(state, segment, &pieces, Known::default())
 }
 
 /// Blocks that were read before, if any were.
@@ -350,21 +307,21 @@ impl Fetched {
     }
 }
 
-/// Reads a segment with the blocks of all its pieces.  Meanwhile it may be freed and written again:
+/// Reads a segment, by one call.  Meanwhile it may be freed and written again:
 /// [`publish`] finds out.
 ///
 /// # Errors
 /// [`Error::Io`].
 pub fn fetch(env: &Env, segment: u32, generation: u32) -> Result<Fetched> {
-    let pieces = pieces(env, segment)?;
-    let blocks: u32 = pieces.iter().map(Piece::blocks).sum();
-    let mut bytes = vec![0; blocks as usize * BLOCK];
-    device::read(&*env.dev, env.geometry.first(segment), &mut bytes)?;
-    Ok(Fetched { segment, generation, pieces, blocks: bytes })
+    let mut blocks = vec![0; env.geometry.segment_blocks as usize * BLOCK];
+    device::read(&*env.dev, env.geometry.first(segment), &mut blocks)?;
+    let pieces = piece::all(&blocks, &env.id, segment);
+    Ok(Fetched { segment, generation, pieces, blocks })
 }
 
-/// As [`empty`], with what was read before, if that frees the segment: nothing is moved out of one
-/// that a snapshot keeps.
+/// Moves what is live out of a segment that was read, as long as the free segments suffice for it
+/// and for the checkpoint, if that frees it: nothing is moved out of one that a snapshot keeps.
+/// Returns whether all of it has been moved.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if what is live is not what was written; what reading says.
@@ -380,38 +337,105 @@ pub fn publish(state: &mut State, fetched: &Fetched) -> Result<bool> {
 /// # Errors
 /// As [`publish`].
 pub fn publish_kept(state: &mut State, fetched: &Fetched) -> Result<bool> {
-    let now = state.usage.segment(fetched.segment);
-    if now.generation != fetched.generation || now.live == 0 || now.taken {
-        return Ok(true);
-    }
-    let known = fetched.known(&state.tree.env);
-    move_out(state, fetched.segment, &fetched.pieces, known)
+    if is_same(state, fetched) { move_out(state, fetched) } else { Ok(true) }
 }
 
-fn move_out(state: &mut State, segment: u32, pieces: &[Piece], known: Known<'_>) -> Result<bool> {
-    let start = state.tree.env.geometry.first(segment);
-    for piece in pieces {
+/// Whether a segment is still what was read, and has something live in it.
+fn is_same(state: &State, fetched: &Fetched) -> bool {
+    let now = state.usage.segment(fetched.segment);
+    now.generation == fetched.generation && now.live > 0 && !now.taken
+}
+
+fn move_out(state: &mut State, fetched: &Fetched) -> Result<bool> {
+    Ok(move_some(state, fetched, &mut 0, u64::MAX)? == Part::All)
+}
+
+/// How far moving has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// All is moved.
+    All,
+    /// As much as was asked for.
+    Some,
+    /// The free segments do not suffice for more.
+    NoRoom,
+}
+
+impl Part {
+    fn all(moved: bool) -> Part {
+        if moved { Part::All } else { Part::NoRoom }
+    }
+}
+
+/// As [`publish`], but of entries before `done` nothing, and no more when `most` blocks wait to be
+/// written.  `done` says then where to go on.
+///
+/// # Errors
+/// As [`publish`].
+pub fn publish_some(
+    state: &mut State,
+    fetched: &Fetched,
+    done: &mut usize,
+    most: u64,
+) -> Result<Part> {
+    match state.usage.segment(fetched.segment).pins == 0 && is_same(state, fetched) {
+        true => move_some(state, fetched, done, most),
+        false => Ok(Part::All),
+    }
+}
+
+fn move_some(state: &mut State, fetched: &Fetched, done: &mut usize, most: u64) -> Result<Part> {
+    let known = fetched.known(&state.tree.env);
+    let start = state.tree.env.geometry.first(fetched.segment);
+    let mut number = 0;
+    for piece in &fetched.pieces {
         let mut at = start + u64::from(piece.header.offset) + u64::from(piece.summary);
         for entry in &piece.entries {
-            let n = u64::from(entry.payload());
-            let moved = match entry {
-                Entry::Data(ino, page, n) => {
-                    pages(state, *ino, *page..*page + u64::from(*n), at, known)?
+            if number >= *done {
+                match move_entry(state, entry, at, known, most)? {
+                    Part::All => *done = number + 1,
+                    part => return Ok(part),
                 }
-                Entry::Packed(ino, _, packed) => {
-                    let pages: Vec<u64> = packed.iter().map(|packed| packed.page).collect();
-                    packs(state, *ino, &pages, &|place| place.at == at, known)?
-                }
-                Entry::Blob(of, _) => blob(state, *of, at..at + n)?,
-                _ => true,
-            };
-            if !moved {
-                return Ok(false);
             }
-            at += n;
+            number += 1;
+            at += u64::from(entry.payload());
         }
     }
-    strays(state, segment, known)
+    strays(state, fetched.segment, known).map(Part::all)
+}
+
+/// Moves what is live of an entry, whose blocks begin at `at`.
+fn move_entry(
+    state: &mut State,
+    entry: &Entry,
+    at: u64,
+    known: Known<'_>,
+    most: u64,
+) -> Result<Part> {
+    let is_enough = |state: &State| most < u64::MAX && state.pending.blocks() >= most;
+    if is_enough(state) {
+        return Ok(Part::Some);
+    }
+    let moved = match entry {
+        Entry::Data(ino, page, n) => {
+            for (page, at) in (*page..*page + u64::from(*n)).zip(at..) {
+                if is_enough(state) {
+                    return Ok(Part::Some);
+                }
+                if !single(state, (*ino, page), at, known)? {
+                    return Ok(Part::NoRoom);
+                }
+            }
+            true
+        }
+        Entry::Packed(ino, _, packed) => {
+            let pages: Vec<u64> = packed.iter().map(|packed| packed.page).collect();
+            packs(state, *ino, &pages, &|place| place.at == at, known)?
+        }
+        Entry::Blob(of, _) => blob(state, *of, at..at + u64::from(entry.payload()))?,
+        _ => true,
+    };
+    Ok(Part::all(moved))
 }
 
 /// What has come to other files than those that the summaries name.
@@ -558,29 +582,19 @@ fn room(state: &State) -> bool {
     state.left(1) > state.obligations() + 2
 }
 
-fn pages(
-    state: &mut State,
-    ino: Ino,
-    pages: std::ops::Range<u64>,
-    at: u64,
-    known: Known<'_>,
-) -> Result<bool> {
-    for (page, at) in pages.zip(at..) {
-        let object = match state.tree.get(ino) {
-            Ok(object) => object,
-            Err(Error::NotFound) => return Ok(true),
-            Err(e) => return Err(e),
-        };
-        let live = object.pages().and_then(|p| p.get(&page));
-        let is_here = |place: &Place| place.at == at && !place.is_packed();
-        let Some(place) = live.and_then(|p| p.place).filter(is_here) else {
-            continue;
-        };
-        if !state.pending.writes(ino, page) && !rewrite(state, ino, page, place, known)? {
-            return Ok(false);
-        }
+/// Moves a page of a file that lies as a block, if it is the one at `at`.
+fn single(state: &mut State, (ino, page): (Ino, u64), at: u64, known: Known<'_>) -> Result<bool> {
+    let object = match state.tree.get(ino) {
+        Ok(object) => object,
+        Err(Error::NotFound) => return Ok(true),
+        Err(e) => return Err(e),
+    };
+    let live = object.pages().and_then(|p| p.get(&page));
+    let is_here = |place: &Place| place.at == at && !place.is_packed();
+    match live.and_then(|p| p.place).filter(is_here) {
+        Some(place) if !state.pending.writes(ino, page) => rewrite(state, ino, page, place, known),
+        _ => Ok(true),
     }
-    Ok(true)
 }
 
 /// Moves pages of a file that lie in packs: as the pack where that has fewer blocks.

@@ -239,8 +239,26 @@ pub fn read(
         bytes.resize(summary as usize * BLOCK, 0);
         device::read(dev, at + 1, &mut bytes[BLOCK..])?;
     }
-    let piece = decode(&bytes, id).ok();
-    Ok(piece.filter(|p| p.header.segment == segment && p.header.offset == offset))
+    Ok(of(&bytes, id, segment, offset))
+}
+
+fn of(summary: &[u8], id: &VolumeId, segment: u32, offset: u32) -> Option<Piece> {
+    let piece = decode(summary, id).ok();
+    piece.filter(|p| p.header.segment == segment && p.header.offset == offset)
+}
+
+/// As [`read`], all of a segment that was read as a whole: one after the other, from its start.
+pub fn all(blocks: &[u8], id: &VolumeId, segment: u32) -> Vec<Piece> {
+    let (mut all, mut rest) = (Vec::new(), blocks);
+    while rest.len() >= BLOCK {
+        let (offset, room) = ((blocks.len() - rest.len()) / BLOCK, rest.len() / BLOCK);
+        let Some((summary, payload)) = sizes(&rest[..BLOCK], room as u32) else { break };
+        let summarized = &rest[..summary as usize * BLOCK];
+        let Some(piece) = of(summarized, id, segment, offset as u32) else { break };
+        rest = &rest[(summary + payload) as usize * BLOCK..];
+        all.push(piece);
+    }
+    all
 }
 
 /// Decodes a summary of whole blocks.

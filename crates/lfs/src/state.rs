@@ -225,9 +225,33 @@ impl State {
         now * 100 < most * u64::from(percent)
     }
 
-    /// Whether so little is free that commits pay for cleaning.
-    pub fn is_short(&self) -> bool {
-        self.is_below(self.limits.pay_below_percent)
+    /// Blocks that have to become free before commits need not pay for cleaning.
+    pub fn shortage(&self) -> u64 {
+        let (now, most) = self.headroom();
+        let percent = u64::from(self.limits.pay_below_percent);
+        let part = most * percent / 100;
+        let least = match percent {
+            0 => 0,
+            _ if self.has_cleaner() => part,
+            // They pay for all, and a checkpoint for each few segments would cost more than these.
+            _ => part.max(5 * self.price()) + self.price(),
+        };
+        least.saturating_sub(now)
+    }
+
+    /// Whether a checkpoint is worth it, since little is free: without a cleaner's thread those who
+    /// commit empty segments as long as they can before it.
+    pub fn frees(&self) -> bool {
+        let is_short = match self.has_cleaner() {
+            true => self.shortage() > 0,
+            false => self.headroom().0 < self.price(),
+        };
+        is_short && self.reclaimable() >= 3 * self.price()
+    }
+
+    /// Whether a thread cleans, or has.
+    fn has_cleaner(&self) -> bool {
+        self.flow.wake_below > 0
     }
 
     /// Blocks of the segments that the next checkpoint would free.

@@ -3,6 +3,7 @@
 mod cleaning;
 mod moment;
 mod packing;
+mod payments;
 
 pub use cleaning::{Packed, Plan, Round, Tended, Tending};
 pub use moment::Moment;
@@ -30,6 +31,7 @@ use crate::tree::{Clock, Env, Tree};
 use crate::txn::{self, Txn};
 use crate::usage::Usage;
 use crate::veil::Hidden;
+use payments::Payments;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,6 +92,9 @@ pub struct Volume {
     report: Report,
     /// Snapshots that somebody reads.
     views: Mutex<BTreeMap<String, Arc<()>>>,
+    payments: Mutex<Payments>,
+    /// Blocks for which commits have to pay yet.
+    owed: AtomicU64,
 }
 
 /// How a device of so many blocks, of which `cluster` are written together, is best divided: into
@@ -236,9 +241,10 @@ impl Volume {
         let (env, work) = (state.tree.env.clone(), Arc::clone(&state.flow.work));
         let state = Mutex::new(rank::LOG, state);
         let views = Mutex::new(rank::LEAF, BTreeMap::new());
-        let (written, commits, durable) = Default::default();
+        let payments = Mutex::new(rank::CLEANING, Payments::default());
+        let (written, commits, durable, owed) = Default::default();
         let label = sup.label;
-        Volume { state, written, work, commits, durable, env, label, report, views }
+        Volume { state, written, work, commits, durable, env, label, report, views, payments, owed }
     }
 
     /// What recovery has found.
@@ -399,7 +405,7 @@ impl Volume {
             self.wait_for_writer(&mut state)?;
             self.make_room(&mut state, need)?;
         }
-        let (blocks, waited) = (txn.blocks(), state.pending.blocks());
+        let waited = state.pending.page_count();
         let written = state.written(&txn);
         let cover = if hidden { Some(Cover::of(&mut state, &txn)?) } else { None };
         cover.iter().for_each(|cover| state.hold_for(cover));
@@ -417,14 +423,14 @@ impl Volume {
         if state.flow.wake_below > 100 || state.is_below(state.flow.wake_below) {
             self.work.notify_all();
         }
-        if state.is_short() && !removes {
-            // With what is written along.
-            let blocks = blocks.max(state.pending.blocks().saturating_sub(waited));
-            // The commit is decided: what is damaged elsewhere is not its error.
-            let _ = cleaner::pay(&mut state, blocks);
-        }
+        let pays = state.shortage() > 0 && !removes;
+        // With what is written along, and a summary.
+        let blocks = state.pending.page_count().saturating_sub(waited) + 1;
         let gathered = state.pending.page_count() > state.limits.dirty_pages_max;
         drop(state);
+        if pays {
+            self.pay(blocks);
+        }
         if gathered {
             self.durable(ticket)?;
         }
@@ -518,7 +524,7 @@ impl Volume {
         let log = u64::from(geometry.segments) * u64::from(geometry.segment_blocks) / 8;
         // 64 MiB of log are read again in a fraction of a second.
         let due = state.flow.since >= log.min(16 << 10);
-        if due || state.is_short() && state.reclaimable() >= 3 * state.price() {
+        if due || state.frees() {
             checkpoint::write(state)?;
         }
         Ok(())

@@ -23,6 +23,8 @@ struct Beside {
     volume: OnceLock<Arc<Volume>>,
     own: AtomicU64,
     is_on: AtomicBool,
+    /// So many segments are in use that commits clean.
+    is_full: bool,
     /// Blocks that were read and written while the others could do nothing.
     read: AtomicU64,
     written: AtomicU64,
@@ -44,6 +46,13 @@ impl Beside {
             all.fetch_add(blocks, Relaxed);
             return;
         }
+        if !is_read {
+            self.group.fetch_max(blocks, Relaxed);
+        }
+        // Without room the others would wait for the writer.
+        if !is_read && self.is_full {
+            return;
+        }
         let volume = self.volume.get().unwrap();
         let own = self.own.load(Relaxed);
         // While it reads nobody waits for it; while it writes a group the next one has to.
@@ -61,9 +70,6 @@ impl Beside {
         goes.unwrap();
         let all = if is_read { &self.durable } else { &self.visible };
         all.fetch_add(1, Relaxed);
-        if !is_read {
-            self.group.fetch_max(blocks, Relaxed);
-        }
     }
 }
 
@@ -99,35 +105,43 @@ struct Waited {
     moved: u64,
 }
 
-fn round(files: u64, compression: Compression) -> Waited {
-    let blocks = 9 + 200 * u64::from(SEGMENT);
-    let (disk, volume) = fresh_as(blocks, &Format { compression, ..format() });
+/// A volume on such a device.
+fn watched(format: &Format, limits: Limits, is_full: bool) -> (Arc<Beside>, Arc<Volume>) {
+    let blocks = 9 + 200 * u64::from(format.segment_blocks);
+    let (disk, volume) = fresh_as(blocks, format);
     drop(volume);
     let dev = Arc::new(Beside {
-        disk: disk.clone(),
+        disk,
         watched: thread::current().id(),
         volume: OnceLock::new(),
         own: AtomicU64::new(0),
         is_on: AtomicBool::new(false),
+        is_full,
         read: AtomicU64::new(0),
         written: AtomicU64::new(0),
         group: AtomicU64::new(0),
         durable: AtomicU64::new(0),
         visible: AtomicU64::new(0),
     });
-    let limits = Limits { pay_below_percent: 0, dirty_pages_max: 10_000, ..LIMITS };
     let volume = Arc::new(Volume::open(dev.clone(), clock(), 3, limits).unwrap());
-    let make = |name: &str, content: &[u8]| -> Ino {
-        let make = |ops: &mut systx_lfs::Ops<'_>| {
-            let f = ops.create(ROOT, name.as_bytes(), &file())?;
-            ops.write(f, 0, content)?;
-            Ok(f)
-        };
-        volume.plain(make).unwrap()
+    dev.own.store(make(&volume, "own", b"own"), Relaxed);
+    (dev, volume)
+}
+
+fn make(volume: &Volume, name: &str, content: &[u8]) -> Ino {
+    let make = |ops: &mut systx_lfs::Ops<'_>| {
+        let f = ops.create(ROOT, name.as_bytes(), &file())?;
+        ops.write(f, 0, content)?;
+        Ok(f)
     };
-    dev.own.store(make("own", b"own"), Relaxed);
+    volume.plain(make).unwrap()
+}
+
+fn round(files: u64, compression: Compression) -> Waited {
+    let limits = Limits { pay_below_percent: 0, dirty_pages_max: 10_000, ..LIMITS };
+    let (dev, volume) = watched(&Format { compression, ..format() }, limits, false);
     for n in 0..files {
-        let f = make(&format!("f{n}"), &some(n, (PAGES * 4096) as usize));
+        let f = make(&volume, &format!("f{n}"), &some(n, (PAGES * 4096) as usize));
         volume.sync().unwrap();
         for at in 0..PAGES / 3 {
             commit(&volume, |ops| ops.punch(f, at * 3 * 4096, 4096)).unwrap();
@@ -142,7 +156,7 @@ fn round(files: u64, compression: Compression) -> Waited {
     dev.is_on.store(false, Relaxed);
     assert!(round.cleaned.segments > 0 && round.damaged.is_empty(), "{round:?}");
     let (durable, visible) = (dev.durable.load(Relaxed), dev.visible.load(Relaxed));
-    assert!(durable > round.cleaned.segments.into() && visible > 0, "{durable}, {visible}");
+    assert!(durable >= round.cleaned.segments.into() && visible > 0, "{durable}, {visible}");
     let now = tree(&volume);
     for (path, seen) in before.iter().filter(|(path, _)| path.starts_with("/f")) {
         assert_eq!(now[path].content, seen.content, "{path}");
@@ -154,8 +168,8 @@ fn round(files: u64, compression: Compression) -> Waited {
         moved: round.cleaned.moved,
     };
     volume.sync().unwrap();
-    assert_eq!(check(disk.clone(), clock()).unwrap().findings, []);
-    assert_eq!(tree(&open(Arc::new(disk.copy())).unwrap()), now);
+    assert_eq!(check(dev.disk.clone(), clock()).unwrap().findings, []);
+    assert_eq!(tree(&open(Arc::new(dev.disk.copy())).unwrap()), now);
     waited
 }
 
@@ -177,4 +191,37 @@ fn a_commit_waits_for_one_group_and_one_checkpoint() {
         }
         assert!(all[1] > all[0], "{all:?}");
     }
+}
+
+/// Without a thread that cleans, those who commit do: each a part, and nobody waits while a segment
+/// is read, nor for all that is moved out of one.
+#[test]
+fn a_commit_pays_for_its_part_only() {
+    let format = Format { segment_blocks: 64, compression: Compression::Off, ..format() };
+    let limits = Limits { dirty_pages_max: 10_000, txn_pages_max: 10_000, ..LIMITS };
+    let (dev, volume) = watched(&format, limits, true);
+    let mut files = Vec::new();
+    while volume.space().used * 2 < volume.space().total {
+        let name = format!("f{}", files.len());
+        files.push(make(&volume, &name, &some(files.len() as u64, (PAGES * 4096) as usize)));
+        volume.sync().unwrap();
+    }
+    assert!(dev.volume.set(volume.clone()).is_ok());
+    let overwrite = |n: u64| {
+        let drawn = systx_base::mix(n);
+        let (f, page) = (files[drawn as usize % files.len()], (drawn >> 32) % PAGES);
+        commit(&volume, |ops| ops.write(f, page * 4096, &some(n, 4096))).unwrap();
+    };
+    let written = 2 * volume.space().total;
+    (0..written).for_each(overwrite);
+    dev.is_on.store(true, Relaxed);
+    let watched = 500;
+    (written..written + watched).for_each(overwrite);
+    dev.is_on.store(false, Relaxed);
+    let (read, group) = (dev.read.load(Relaxed), dev.group.load(Relaxed));
+    println!("{read} read with the lock, {group} blocks at once");
+    assert!(read <= watched, "{read} blocks read");
+    assert!(group <= u64::from(format.segment_blocks) / 4, "{group} blocks at once");
+    volume.sync().unwrap();
+    assert_eq!(check(dev.disk.clone(), clock()).unwrap().findings, []);
 }

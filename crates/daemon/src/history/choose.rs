@@ -38,8 +38,7 @@ pub(super) fn choose(
         Some(id) => that_has(volumes, place, id)?,
         None => volumes.at(place)?,
     };
-    // One that is committed and not in place yet may be the one that is meant.
-    finish_late(&own.site, &mut HashSet::new()).map_err(stopped::failure)?;
+    finish(&own)?;
     let mut best = of_volume(&own, place, id, direction);
     let is_said = best.as_ref().is_err_and(|e| e.kind != FailureKind::NotFound);
     if is_said || id.is_some() || place.store.is_some() {
@@ -47,6 +46,7 @@ pub(super) fn choose(
     }
     let (here, mut volume) = (scope(place), Arc::clone(&own));
     for other in volumes.below(HostPath(here.clone()).as_path(), &own.location) {
+        finish(&other)?;
         let all = entries(&other)?;
         let can = candidates(&all, direction);
         let Some(entry) = can.into_iter().find(|e| is_of(&other, e, &here)) else { continue };
@@ -60,6 +60,11 @@ pub(super) fn choose(
         }
     }
     best.map(|choice| (volume, choice))
+}
+
+/// Puts in place what is committed and is not yet: it may be what is meant.
+fn finish(volume: &OpenVolume) -> Result<(), Failure> {
+    finish_late(&volume.site, &mut HashSet::new()).map(drop).map_err(stopped::failure)
 }
 
 /// The volume in whose history a transaction is: that of the place, else any other that is here,
