@@ -402,7 +402,7 @@ fn a_commit_has_what_was_locked_for_writing_and_what_has_ended_goes_over_to_it()
         section(&views, &mut sections, lock(1, WRITE));
         let again = |over| inside.lock_again(&sections, over, &|_| views.open());
         for over in [false, true] {
-            let held = again(over).ok().expect("its own");
+            let held = again(over).expect("its own");
             assert!(!gets());
             assert_eq!(inside.count(), usize::from(!over), "its owner, if it lives");
             drop(held);
@@ -410,7 +410,7 @@ fn a_commit_has_what_was_locked_for_writing_and_what_has_ended_goes_over_to_it()
         }
         assert_eq!(again(true).err(), Some(NODE), "somebody outside is at work");
         outside.release();
-        let held = again(true).ok().expect("free");
+        let held = again(true).expect("free");
         assert!(!gets());
         drop(held);
         assert!(gets());
