@@ -3,13 +3,15 @@
 
 use crate::problem::{CONFLICT, Problem};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use systx_base::Time;
 use systx_lfs::device::{Device, FileDevice};
 use systx_lfs::format::BLOCK;
 use systx_lfs::{Clock, Error, Limits, Structure, Volume};
-use systx_protocol::HostPath;
+use systx_protocol::runtime::Runtime;
+use systx_protocol::{HostPath, MountedVolume, call};
 
 /// The time of the machine.
 pub fn clock() -> Clock {
@@ -84,14 +86,45 @@ pub fn about(path: &Path, why: impl std::fmt::Display) -> Problem {
     Problem { paths, ..Problem::new(format!("{}: {why}", path.display())) }
 }
 
+/// What may be an image, as the daemon names it.
+///
+/// # Errors
+/// It cannot be looked at.
+pub fn which(path: &Path) -> io::Result<Option<(u64, u64)>> {
+    let found = std::fs::metadata(path)?;
+    Ok(match found.file_type() {
+        kind if kind.is_block_device() => Some((found.rdev(), 0)),
+        kind if kind.is_file() => Some((found.dev(), found.ino())),
+        _ => None,
+    })
+}
+
+/// The mount of a volume, as the user's daemon tells of it, if it runs and has it.
+fn mount_of(path: &Path) -> Option<MountedVolume> {
+    let which = which(path).ok()??;
+    let all = Runtime::find().ok()?.connect().ok()??.ask(&call::Volumes).ok()?;
+    all.into_iter().find(|volume| volume.which == which)
+}
+
+/// Somebody has a volume open.
+fn in_use(path: &Path) -> Problem {
+    let work = "this works on a volume that nobody else has open";
+    let problem = match mount_of(path) {
+        Some(MountedVolume { dir, stopped: Some(why), .. }) => {
+            about(path, format!("it is mounted on {dir}, and has stopped: {why}")).hint(work)
+        }
+        Some(MountedVolume { dir, .. }) => about(path, format!("it is mounted on {dir}"))
+            .hint(format!("{work}: systx umount {dir} first")),
+        None => about(path, "it is mounted, or another process works on it")
+            .hint(format!("{work}: unmount it first, or wait")),
+    };
+    problem.code(CONFLICT)
+}
+
 /// A file that cannot be opened.
 pub fn cannot_open(path: &Path, e: &io::Error) -> Problem {
     match e.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy => {
-            about(path, "it is mounted, or another process works on it")
-                .hint("this works on a volume that nobody else has open: unmount it first, or wait")
-                .code(CONFLICT)
-        }
+        io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy => in_use(path),
         io::ErrorKind::NotFound => about(path, e).hint("systx mkfs FILE --size 10G makes an image"),
         io::ErrorKind::PermissionDenied => {
             about(path, e).hint("an image belongs to a user, a device to root: see ls -l")

@@ -35,6 +35,7 @@ pub fn lines(volumes: &[VolumeActivity], rates: &[Option<f64>], now: Time) -> Ve
     for (volume, rate) in volumes.iter().zip(rates.iter().chain(std::iter::repeat(&None))) {
         out.push(String::new());
         out.push(head(volume, *rate));
+        out.extend(volume.stopped.iter().map(|why| format!("  stopped: {why}")));
         for g in &volume.guarded {
             out.push(format!("  {} is guarded, stall {} ms", g.dir, g.stall_ms));
             let lost = g.threads.iter().filter(|thread| thread.lost > 0);
@@ -210,6 +211,7 @@ mod tests {
         VolumeActivity {
             volume: "/srv".into(),
             open: true,
+            stopped: None,
             counts,
             guarded: vec![],
             runs: vec![],
@@ -366,6 +368,13 @@ mod tests {
             format!("  run 8 (make): {told}; waits to try again"),
         ];
         assert_eq!(lines[3..], expected);
+    }
+
+    #[test]
+    fn a_volume_that_has_stopped_says_why() {
+        let stopped = VolumeActivity { stopped: Some("full".into()), ..volume(3, vec![]) };
+        let lines = lines(&[stopped], &[None], Time { secs: 1000, nanos: 0 });
+        assert!(lines[2].starts_with("/srv: ") && lines[3] == "  stopped: full", "{lines:?}");
     }
 
     #[test]

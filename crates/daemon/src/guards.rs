@@ -376,7 +376,7 @@ impl Guards {
         let sought = Sought::Through { dev: guarded.dev };
         let but = [peer.pid];
         let users = holders::find(&sought, &but);
-        let (mut cut, mut notes) = (Vec::new(), Vec::new());
+        let (mut cut, elsewhere) = (Vec::new(), guarded.elsewhere());
         // Processes in other namespaces are in nobody's way here, but would be cut off.
         let alone = users.is_empty() && guarded.copies().is_empty();
         let quietly = if alone { guarded.unmount() } else { Err(Errno::BUSY) };
@@ -395,6 +395,7 @@ impl Guards {
         guarded.end(&volume);
         guards.strike(&dir);
         tracing::info!(?dir, cut = cut.len(), "not guarded any more");
+        let mut notes = guarded.left_notes(&elsewhere);
         for id in self.table.open_below(&volume, &dir) {
             notes.push(format!("transaction {id} has changes below {} and goes on", dir.display()));
         }
@@ -410,12 +411,14 @@ impl Guards {
         if let Some(found) = named(given).or_else(|| named(&resolved()?)) {
             return Ok(found);
         }
+        let shown = given.display();
         let text = match served::is_ours_at(given) {
-            true => format!("{} is guarded by another daemon", given.display()),
-            false => format!("{} is not guarded", given.display()),
+            true => format!("{shown} is guarded by another daemon"),
+            false if given.is_file() => format!("{shown} is mounted nowhere"),
+            false => format!("{shown} is not guarded, and no volume is mounted on it"),
         };
         Err(Failure::new(FailureKind::NotFound, text)
-            .hint("`systx mount` lists the guarded directories")
+            .hint("`systx mount` lists the guarded directories and the mounted volumes")
             .path(given))
     }
 

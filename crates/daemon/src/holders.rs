@@ -6,8 +6,9 @@
 //! that waits for such a one may have its memory map locked; what it has mapped is not waited for.
 //!
 //! Not found: files that are held by the kernel only (on their way through a socket, in an
-//! io_uring, a loop device or swap file), threads with a table of files of their own, and mappings
-//! of a process whose memory map is locked for long.
+//! io_uring, a loop device or swap file), threads with a table of files or a mount namespace of
+//! their own, mount namespaces without a process, and mappings of a process whose memory map is
+//! locked for long.
 
 use crate::mounts::{self, Mount};
 use crate::processes::{self, ids};
@@ -129,6 +130,20 @@ pub fn bypasses(dir: &Path, holder: &Mount) -> Vec<Bypass> {
     }
     found.sort_by(|a, b| a.at.cmp(&b.at));
     found
+}
+
+/// Where a device is mounted in other mount namespaces, once for each, with the id of the mount.
+pub fn elsewhere(dev: u64) -> Vec<(u64, Bypass)> {
+    let mut tables = Tables::new();
+    processes::find(|pid| tables.of(pid).map(drop));
+    let own = namespace(std::process::id());
+    let others = tables.0.iter().filter(|(ns, _)| Some(**ns) != own);
+    let mounted = others.filter_map(|(_, (pid, table))| {
+        let mount = table.iter().find(|m| m.dev == dev)?;
+        let seen_by = Some((*pid, command(*pid)));
+        Some((mount.id, Bypass { seen_by, at: mount.at.clone() }))
+    });
+    mounted.collect()
 }
 
 /// The process that has the lock of a store, by its lock file.

@@ -14,6 +14,7 @@ use crate::protocol::{
 use crate::roster::ImageIdentity;
 use crate::served::{ServedMount, Serving};
 use crate::snapshots;
+use crate::stopped::image_stopped;
 use crate::strays::Strays;
 use crate::transports;
 use crate::volume::OpenVolume;
@@ -477,6 +478,7 @@ impl Image {
 
     /// As listings show it.
     pub fn listed(&self) -> MountedVolume {
+        let say = |why: String| image_stopped(&why, &self.dir);
         MountedVolume {
             file: HostPath::from(self.file.as_path()),
             dir: HostPath::from(self.dir.as_path()),
@@ -487,6 +489,7 @@ impl Image {
             threads: self.threads.clone(),
             which: (self.which.0, self.which.1),
             dead: false,
+            stopped: self.opened().and_then(|opened| opened.store.stopped()).map(say),
         }
     }
 }

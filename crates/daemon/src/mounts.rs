@@ -1,6 +1,7 @@
 //! The mount table of a process, proc_pid_mountinfo(5).
 
 use rustix::mount::MountAttrFlags;
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use systx_base::proc::Mounted;
@@ -10,6 +11,8 @@ use systx_base::proc::Mounted;
 pub struct Mount {
     /// Mount id.
     pub id: u64,
+    /// The mount that it is mounted on.
+    pub parent: u64,
     /// `st_dev` of the superblock.
     pub dev: u64,
     /// Directory of the file system that is mounted.
@@ -38,6 +41,49 @@ impl Mount {
         let rest = path.strip_prefix(&self.at).ok()?;
         Some(if rest.as_os_str().is_empty() { self.root.clone() } else { self.root.join(rest) })
     }
+}
+
+/// What is mounted and unmounted along with a mount: the same, on peers and slaves of the mount that
+/// carries it.
+pub struct Along {
+    groups: HashSet<u64>,
+    /// Where, in the file system of the one that carries it.
+    place: PathBuf,
+}
+
+impl Along {
+    /// With `mount` of `table`, as far as the mounts of `all` tell; `None`: nothing is.
+    pub fn with<'a>(
+        mount: &Mount,
+        table: &[Mount],
+        all: impl Iterator<Item = &'a Mount> + Clone,
+    ) -> Option<Along> {
+        let carrier = carrier(mount, table)?;
+        let place = carrier.inner(&mount.at)?;
+        let mut groups = HashSet::from([carrier.shared?]);
+        loop {
+            // A slave may have peers and slaves of its own.
+            let gets = |m: &&Mount| m.master.is_some_and(|group| groups.contains(&group));
+            let further: Vec<u64> = all.clone().filter(gets).filter_map(|m| m.shared).collect();
+            let before = groups.len();
+            groups.extend(further);
+            if groups.len() == before {
+                return Some(Along { groups, place });
+            }
+        }
+    }
+
+    /// Whether this mount of `table` is one of them.
+    pub fn has(&self, mount: &Mount, table: &[Mount]) -> bool {
+        let Some(carrier) = carrier(mount, table) else { return false };
+        let mut its = [carrier.shared, carrier.master].into_iter().flatten();
+        its.any(|group| self.groups.contains(&group))
+            && carrier.inner(&mount.at).as_ref() == Some(&self.place)
+    }
+}
+
+fn carrier<'a>(mount: &Mount, table: &'a [Mount]) -> Option<&'a Mount> {
+    table.iter().find(|m| m.id == mount.parent)
 }
 
 /// The mounts of this process's namespace.
@@ -88,6 +134,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let m = Mounted::read(line)?;
     Some(Mount {
         id: m.id,
+        parent: m.parent,
         dev: rustix::fs::makedev(m.dev.0, m.dev.1),
         read_only: m.is_read_only() || m.of_all.split(|b| *b == b',').any(|o| o == b"ro"),
         limits: MountAttrFlags::from_bits_retain(m.limits()),
@@ -110,7 +157,7 @@ mod tests {
         let line =
             b"40 27 254:1 /srv/data /mnt/a\\040b rw,nosuid shared:7 master:3 - ext4 /dev/vda ro\n";
         let [mount] = parse(line).try_into().unwrap();
-        assert_eq!(mount.id, 40);
+        assert_eq!((mount.id, mount.parent), (40, 27));
         assert_eq!(mount.dev, rustix::fs::makedev(254, 1));
         assert_eq!((mount.shared, mount.master), (Some(7), Some(3)));
         assert_eq!((mount.fs.as_str(), mount.read_only), ("ext4", true));
@@ -147,6 +194,40 @@ mod tests {
             (Some(3), Some(3), Some(1), Some(1))
         );
         assert_eq!(id("srv"), None);
+    }
+
+    #[test]
+    fn what_is_on_peers_and_slaves_goes_along_and_what_is_mounted_elsewhere_stays() {
+        // Of a service that gets what is mounted here, of one of its own, and of one that has its
+        // own copy of all.
+        let here = parse(
+            b"1 0 8:1 / / rw shared:1 - ext4 a rw\n\
+            2 1 8:1 / /mnt/all rw shared:1 - ext4 a rw\n\
+            3 1 0:9 / /v rw shared:7 - fuse.systx i rw\n\
+            4 2 0:9 / /mnt/all/v rw shared:7 - fuse.systx i rw\n\
+            5 1 0:9 /sub /bound rw shared:7 - fuse.systx i rw\n",
+        );
+        let slave = parse(
+            b"11 10 8:1 / / rw shared:5 master:1 - ext4 a rw\n\
+            13 11 0:9 / /v rw shared:6 master:7 - fuse.systx i rw\n",
+        );
+        let slave_of_slave = parse(
+            b"21 20 8:1 / / rw master:5 - ext4 a rw\n\
+            23 21 0:9 / /v rw master:6 - fuse.systx i rw\n",
+        );
+        let private = parse(
+            b"31 30 8:1 / / rw - ext4 a rw\n\
+            33 31 0:9 / /v rw - fuse.systx i rw\n",
+        );
+        let tables = [&here, &slave, &slave_of_slave, &private];
+        let all = tables.iter().flat_map(|table| table.iter());
+        let along = Along::with(&here[2], &here, all.clone()).unwrap();
+        let stay = tables.iter().flat_map(|table| {
+            let stays = |m: &&Mount| m.fs == "fuse.systx" && !along.has(m, table);
+            table.iter().filter(stays).map(|m| m.id)
+        });
+        assert_eq!(stay.collect::<Vec<_>>(), [5, 33]);
+        assert!(Along::with(&private[1], &private, all).is_none());
     }
 
     #[test]

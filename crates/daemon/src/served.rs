@@ -2,6 +2,8 @@
 
 use crate::fuse_mount::FS_TYPE;
 use crate::fusermount;
+use crate::holders::{self, Bypass};
+use crate::mounts::{self, Along, Mount};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat2};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
@@ -40,7 +42,7 @@ impl ServedMount {
     /// Where its mount is now: somebody may have renamed a directory above it. `None`: nowhere
     /// here.
     pub(crate) fn place(&self) -> Option<PathBuf> {
-        let table = crate::mounts::here().unwrap_or_default();
+        let table = mounts::here().unwrap_or_default();
         table.into_iter().find(|m| m.id == self.mount).map(|m| m.at)
     }
 
@@ -53,6 +55,30 @@ impl ServedMount {
             Some(at) => take_off(&at, UnmountFlags::NOFOLLOW),
             None => Ok(()),
         }
+    }
+
+    /// Where else it is mounted, in other mount namespaces.
+    pub(crate) fn elsewhere(&self) -> Vec<(u64, Bypass)> {
+        holders::elsewhere(self.dev)
+    }
+
+    /// Where it is mounted still, of where it was before it was unmounted here and its service
+    /// ended: sentences.
+    pub(crate) fn left_notes(&self, before: &[(u64, Bypass)]) -> Vec<String> {
+        if before.is_empty() {
+            return Vec::new();
+        }
+        let mut left = self.elsewhere();
+        // Its device number may be another one's by now.
+        left.retain(|(id, _)| before.iter().any(|(earlier, _)| earlier == id));
+        let note = |(_, Bypass { seen_by, at }): (u64, Bypass)| {
+            let ((pid, command), at) = (seen_by?, at.display());
+            Some(format!(
+                "it is still mounted in the mount namespace of process {pid} ({command}), on {at}: \
+                 there it answers with errors, until nsenter -m -t {pid} umount {at}"
+            ))
+        };
+        left.into_iter().filter_map(note).collect()
     }
 
     /// Unmounts it whoever uses it. What was written through shared mappings is saved first, if
@@ -77,12 +103,12 @@ impl ServedMount {
 
     /// Where else here its content is mounted, in a mount that does not go with this one.
     pub(crate) fn copies(&self) -> Vec<PathBuf> {
-        let table = crate::mounts::here().unwrap_or_default();
-        let group = table.iter().find(|m| m.id == self.mount).and_then(|m| m.shared);
-        let other = |m: &crate::mounts::Mount| {
-            m.dev == self.dev && m.id != self.mount && (group.is_none() || m.shared != group)
-        };
-        table.into_iter().filter(other).map(|m| m.at).collect()
+        let table = mounts::here().unwrap_or_default();
+        let own = table.iter().find(|m| m.id == self.mount);
+        let along = own.and_then(|own| Along::with(own, &table, table.iter()));
+        let goes = |m: &Mount| along.as_ref().is_some_and(|along| along.has(m, &table));
+        let other = |m: &&Mount| m.dev == self.dev && m.id != self.mount && !goes(m);
+        table.iter().filter(other).map(|m| m.at.clone()).collect()
     }
 
     /// The path that leads to this mount.
@@ -229,7 +255,7 @@ pub(crate) fn put_under(mount: &OwnedFd, dir: &Path) -> Result<(), Errno> {
 /// The kernel refuses.
 pub(crate) fn clear_away(dir: &Path, leave: usize) -> Result<(), Errno> {
     loop {
-        let table = crate::mounts::here().unwrap_or_default();
+        let table = mounts::here().unwrap_or_default();
         let ours = table.iter().filter(|m| m.at == dir && m.fs == FS_TYPE).count();
         if ours <= leave || !is_ours_at(dir) {
             return Ok(());
@@ -288,6 +314,6 @@ pub(crate) fn is_ours_at(dir: &Path) -> bool {
 
 /// Whether the mount with this id is at this path, and of this program's type.
 pub(crate) fn is_ours(id: u64, at: &Path) -> bool {
-    let table = crate::mounts::here().unwrap_or_default();
+    let table = mounts::here().unwrap_or_default();
     table.iter().any(|m| m.id == id && m.at == at && m.fs == FS_TYPE)
 }

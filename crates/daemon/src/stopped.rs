@@ -4,6 +4,7 @@ use crate::protocol::{self, Failure, FailureKind, HostPath};
 use crate::volume::VolumeError;
 use rustix::io::Errno;
 use std::io;
+use std::path::Path;
 use systx_commit::Stopped;
 use systx_store::{ApplyError, CommitError, OpenError, Outside, OutsideChange, ReserveError};
 use systx_txn::Conflict;
@@ -182,4 +183,21 @@ pub(crate) fn outside_changes(installed: &systx_commit::Installed) -> Vec<protoc
         outside_change(|path| site.absolute(path), change)
     };
     installed.outside.iter().map(told).collect()
+}
+
+/// Of a volume that is mounted on `dir`, and can only be read: why, and what to do.
+pub(crate) fn image_stopped(why: &str, dir: &Path) -> String {
+    let dir = dir.display();
+    format!(
+        "{why}: make room where its image lies, or look at the device (dmesg); then systx umount \
+         {dir}, and mount it again: what fsync(2) has returned for is there"
+    )
+}
+
+/// Of a store in a directory that commits nothing any more: why, and what to do.
+pub(crate) fn store_stopped(why: &str) -> String {
+    format!(
+        "{why}: make room there, or look at the device (dmesg); then end the daemon: the next one \
+         recovers what was committed"
+    )
 }

@@ -23,6 +23,7 @@ pub(crate) fn activity(table: &Transactions) -> Vec<VolumeActivity> {
         runs: table.runs.of(&location),
         volume: HostPath::from(location.mount),
         open: false,
+        stopped: None,
         counts: memory.counts.since_the_first(&Stats::default()),
         guarded: Vec::new(),
         transactions: Vec::new(),
@@ -47,6 +48,7 @@ fn of_volume(
     VolumeActivity {
         volume: HostPath::from(volume.location.mount.as_path()),
         open: true,
+        stopped: volume.stopped(),
         counts: volume.counts().since_the_first(&stats),
         guarded: guarded_of(volume),
         runs: table.runs.of(&volume.location),

@@ -8,7 +8,7 @@ use crate::hall::Hall;
 use crate::ledger::Ledger;
 use crate::mounts::{self, Mount};
 use crate::protocol::{Failure, HostPath, Inspected, Recovered, VolumeFacts};
-use crate::stopped::outside_change;
+use crate::stopped::{image_stopped, outside_change, store_stopped};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -136,6 +136,15 @@ impl OpenVolume {
     pub(crate) fn halls(&self) -> Vec<Arc<Hall>> {
         let below = self.guarded().into_iter().map(|guarded| Arc::clone(&guarded.hall));
         below.chain(self.image.as_ref().and_then(AsMounted::hall)).collect()
+    }
+
+    /// Why nothing is committed in it any more, and what to do: a sentence.
+    pub(crate) fn stopped(&self) -> Option<String> {
+        let why = self.store.if_open()?.stopped()?;
+        Some(match &self.image {
+            Some(_) => image_stopped(&why, &self.location.mount),
+            None => store_stopped(&why),
+        })
     }
 
     /// Keeps what a look at a committed transaction has found.

@@ -99,6 +99,10 @@ impl Store for VolumeStore {
     fn in_doubt(&self, why: &str) {
         self.flow.stop(Some(why));
     }
+    fn stopped(&self) -> Option<String> {
+        // The volume knows what has failed, if it is that.
+        self.volume.stopped().or_else(|| self.flow.goes_on().err().map(|poisoned| poisoned.why))
+    }
     fn decisions(&self) -> Result<Vec<Decision>> {
         let all = self.tree.look(|ops| {
             let mut all = Vec::new();

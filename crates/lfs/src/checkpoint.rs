@@ -13,7 +13,7 @@ use crate::format::{BLOCK, Blob, CHUNK, Checkpoint, Head, Ino};
 use crate::group::{Assembled, Group, Target};
 use crate::piece::Purpose;
 use crate::root::Root;
-use crate::state::{State, Stopped};
+use crate::state::State;
 use crate::tree::{Env, INLINE_MAX, Stored};
 use crate::usage::Usage;
 use std::collections::BTreeMap;
@@ -35,10 +35,10 @@ pub fn write(state: &mut State) -> Result<()> {
 pub fn write_as_of(state: &mut State, time: Option<Time>) -> Result<()> {
     state.flow.goes_on()?;
     let done = write_all(state, time);
-    match done {
+    match &done {
         // What was written since the one before may be compressed from here on.
         Ok(()) => state.flow.work.notify_all(),
-        Err(_) => state.flow.stopped = Some(Stopped::Poisoned),
+        Err(error) => state.flow.poison(error),
     }
     done
 }

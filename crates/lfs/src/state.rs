@@ -88,12 +88,12 @@ impl Need {
 }
 
 /// Why nothing can be changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Stopped {
     /// The volume was opened to be read.
     ReadOnly,
-    /// A write failed: what the medium has is unknown.
-    Poisoned,
+    /// A write failed: what the medium has is unknown. What it said.
+    Poisoned(String),
 }
 
 impl Flow {
@@ -102,11 +102,16 @@ impl Flow {
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::Poisoned`].
     pub fn goes_on(&self) -> Result<()> {
-        match self.stopped {
+        match &self.stopped {
             None => Ok(()),
             Some(Stopped::ReadOnly) => Err(Error::ReadOnly),
-            Some(Stopped::Poisoned) => Err(Error::Poisoned),
+            Some(Stopped::Poisoned(_)) => Err(Error::Poisoned),
         }
+    }
+
+    /// This write has failed.  The first one that did is the reason of all that fails from then on.
+    pub fn poison(&mut self, error: &Error) {
+        self.stopped.get_or_insert_with(|| Stopped::Poisoned(error.to_string()));
     }
 
     /// Who has a reason to go on; to be called by a thread that has written, or that was to write.
@@ -425,7 +430,7 @@ impl State {
         let mut done = group.finish();
         done.after_sync = !pending.adopted.is_empty();
         if let Err(e) = written {
-            self.flow.stopped = Some(Stopped::Poisoned);
+            self.flow.poison(&e);
             return Err(e);
         }
         for (target, place) in &done.placed {

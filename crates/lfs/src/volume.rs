@@ -269,6 +269,14 @@ impl Volume {
         Space { total: state.capacity(), used, free_segments: state.usage.free() }
     }
 
+    /// Why nothing can be changed any more, if a write has failed: what it said.
+    pub fn stopped(&self) -> Option<String> {
+        match &self.state.lock().flow.stopped {
+            Some(Stopped::Poisoned(why)) => Some(why.clone()),
+            Some(Stopped::ReadOnly) | None => None,
+        }
+    }
+
     /// Looks at the committed tree, but for what is hidden; nothing can be changed.
     ///
     /// # Errors
@@ -509,12 +517,13 @@ impl Volume {
         let mut state = self.state.lock();
         state.flow.writing = false;
         self.written.notify_all();
-        if done.is_ok() {
-            state.flow.durable = covers;
-            self.durable.store(covers, Ordering::Release);
-            done = state.settle(&group).and_then(|()| self.checkpoint_if_due(&mut state));
-        } else {
-            state.flow.stopped = Some(Stopped::Poisoned);
+        match &done {
+            Ok(()) => {
+                state.flow.durable = covers;
+                self.durable.store(covers, Ordering::Release);
+                done = state.settle(&group).and_then(|()| self.checkpoint_if_due(&mut state));
+            }
+            Err(error) => state.flow.poison(error),
         }
         (state, done)
     }

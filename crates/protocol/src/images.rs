@@ -56,6 +56,8 @@ pub struct MountedVolume {
     /// Nobody serves it any more, and it could not be brought back: what is in it answers
     /// `ENOTCONN`.
     pub dead: bool,
+    /// Why nothing in it can be changed any more, and what to do: a sentence.
+    pub stopped: Option<String>,
 }
 
 /// About the snapshots of a volume that is mounted.

@@ -70,7 +70,7 @@ pub use top::{
 };
 
 /// Number of this protocol; changes whenever a message changes.
-pub const VERSION: u32 = 20;
+pub const VERSION: u32 = 21;
 
 /// A path or an argument: bytes, since Linux names need not be UTF-8.  In JSON a string where it
 /// is UTF-8, else an array of byte values.

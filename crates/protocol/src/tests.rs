@@ -226,6 +226,7 @@ fn mounted_volume() -> MountedVolume {
         threads: None,
         which: (8, 1),
         dead: false,
+        stopped: Some("s".into()),
     }
 }
 
@@ -233,6 +234,7 @@ fn activity() -> VolumeActivity {
     VolumeActivity {
         volume: "/".into(),
         open: true,
+        stopped: None,
         counts: Counts { begun: 1, ..Counts::default() },
         guarded: vec![],
         runs: vec![],

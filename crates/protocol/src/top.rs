@@ -11,6 +11,8 @@ pub struct VolumeActivity {
     pub volume: HostPath,
     /// Whether the daemon has it open: something works there, or has just done so.
     pub open: bool,
+    /// Why nothing is committed in it any more, and what to do: a sentence.
+    pub stopped: Option<String>,
     /// Since the daemon opened it first.
     pub counts: Counts,
     /// Its guarded directories.

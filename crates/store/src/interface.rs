@@ -344,6 +344,8 @@ pub trait Store: Send + Sync {
     /// The numbers that orders are at: a commit that is durable is in there.
     fn orders(&self) -> Arc<Orders>;
 
+    /// Why nothing is committed any more, if something has failed that leaves no other way.
+    fn stopped(&self) -> Option<String>;
     /// Whether there is nothing for which it would have to stay open.
     fn is_at_rest(&self) -> bool;
     /// Whether another process waits for it.

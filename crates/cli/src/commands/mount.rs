@@ -148,8 +148,11 @@ pub fn umount(args: &Umount, out: Out) -> Result<i32, Problem> {
                 return Ok(0);
             }
             tell_holders(out, "cut off", &cut);
-            for note in &notes {
+            for note in notes.iter().take(MOST) {
                 out.say(note);
+            }
+            if let more @ 1.. = notes.len().saturating_sub(MOST) {
+                out.say(&format!("and {more} more notes (--json has them)"));
             }
             out.say(&format!("{dir} is an ordinary directory again"));
             Ok(0)
@@ -163,7 +166,10 @@ pub fn umount(args: &Umount, out: Out) -> Result<i32, Problem> {
                 (true, Some(mount)) => {
                     format!("{} is in use: it is also mounted at {mount}", dir.display())
                 }
-                (true, None) => format!("{} is in use by the kernel itself", dir.display()),
+                (true, None) => format!(
+                    "{} is in use, by the kernel itself or by programs that come and go",
+                    dir.display()
+                ),
             };
             Err(Problem { paths: mounts, ..in_use(text, holders) }
                 .hint("end that, or --force: what is open there answers with an error then"))
@@ -204,7 +210,9 @@ fn list(out: Out) -> Result<i32, Problem> {
             format!("  threads  stall {stall} ms{policy}{asks}")
         });
         let dead = if v.dead { "  dead: systx umount takes it away" } else { "" };
-        text.push_str(&format!("{}  volume in {}{label}{at}{how}{dead}\n", v.dir, v.file));
+        let stopped = v.stopped.as_ref().map_or(String::new(), |why| format!("  stopped: {why}"));
+        let line = format!("{}  volume in {}{label}{at}{how}{dead}{stopped}\n", v.dir, v.file);
+        text.push_str(&line);
     }
     for g in &guarded {
         let routed = if g.routed { "  routed" } else { "" };

@@ -12,7 +12,6 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use serde::Serialize;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use systx_base::shown;
 use systx_lfs::{Error, Volume};
@@ -162,7 +161,7 @@ pub(super) fn mounted(path: &Path) -> Result<Option<MountedVolume>, Problem> {
     let (_, mut volumes) = mount::mounted()?;
     // By what it is, not by its path: an image may have been renamed, and another one have come
     // to its name.
-    let which = which(&given).map_err(|e| image::cannot_open(path, &e))?;
+    let which = image::which(&given).map_err(|e| image::cannot_open(path, &e))?;
     volumes.retain(|v| !v.dead && (v.dir.as_path() == given || Some(v.which) == which));
     volumes.sort_by_key(|v| v.snapshot.is_some());
     match volumes.into_iter().next() {
@@ -172,16 +171,6 @@ pub(super) fn mounted(path: &Path) -> Result<Option<MountedVolume>, Problem> {
         }
         found => Ok(found),
     }
-}
-
-/// What may be an image, as the daemon names it.
-fn which(path: &Path) -> std::io::Result<Option<(u64, u64)>> {
-    let found = std::fs::metadata(path)?;
-    Ok(match found.file_type() {
-        kind if kind.is_block_device() => Some((found.rdev(), 0)),
-        kind if kind.is_file() => Some((found.dev(), found.ino())),
-        _ => None,
-    })
 }
 
 /// The name of the snapshot that is meant: by its name, or the last one that was made before a

@@ -6,8 +6,8 @@ use crate::holders::{self, Sought};
 use crate::image::{Image, Opened, Wanted, Which, cannot_open};
 use crate::mounts;
 use crate::protocol::{
-    Failure, FailureKind, HostPath, MountVolume, MountedVolume, Peer, SnapshotChange, Snapshots,
-    Umount, Unmounted, VolumeSnapshot,
+    Failure, FailureKind, Holder, HostPath, MountVolume, MountedVolume, Peer, SnapshotChange,
+    Snapshots, Umount, Unmounted, VolumeSnapshot,
 };
 use crate::roster::VolumeEntry;
 use crate::served;
@@ -66,6 +66,16 @@ impl State {
         mounts.next().filter(|_| mounts.next().is_none())
     }
 
+    /// What is said of an image with several mounts, by which it does not tell the one that is meant.
+    fn several_mounts(&self, which: Which) -> Option<Failure> {
+        let its = self.images.iter().filter(|image| image.which == which);
+        let all: Vec<_> = its.clone().map(|image| image.dir.display().to_string()).collect();
+        let file = its.clone().next()?.file.as_path();
+        let text = format!("{} is mounted on {}", file.display(), all.join(" and on "));
+        let hint = "name the directory of the mount that is to end";
+        Some(Failure::new(FailureKind::Invalid, text).hint(hint).path(file))
+    }
+
     /// Whether this is the last mount of an image that has no name any more.
     fn would_lose(&self, image: &Image) -> bool {
         let is_removed = || image.opened().is_some_and(|opened| opened.is_removed());
@@ -102,6 +112,7 @@ fn listed_dead(entry: &VolumeEntry) -> MountedVolume {
         threads: entry.threads.clone(),
         which: entry.identity.as_ref().map_or((0, 0), |identity| identity.at),
         dead: true,
+        stopped: None,
     }
 }
 
@@ -313,6 +324,13 @@ impl Guards {
         }
     }
 
+    /// Who has something open in it; who uses a view of a transaction that has ended uses the volume.
+    fn users_of(&self, image: &Image, but: Peer) -> Vec<Holder> {
+        let views = image.volume().map(|v| self.table.volumes.path_views.left_on(&v.vol));
+        let places = std::iter::once(image.dev).chain(views.into_iter().flatten());
+        places.flat_map(|dev| holders::find(&Sought::Through { dev }, &[but.pid])).collect()
+    }
+
     fn mount_image(&self, wanted: &Wanted<'_>) -> Result<Arc<Image>, Failure> {
         let image = Image::mount(wanted, self.desk())?;
         let guards = self.me.clone();
@@ -338,7 +356,8 @@ impl Guards {
         let find = |path: &Path| state.images.iter().find(|i| is_at(i, path)).cloned();
         let found = find(given).or_else(|| find(&std::fs::canonicalize(given).ok()?));
         let found = found.or_else(|| state.only_mount(Which::of(given).ok()?).cloned());
-        let Some(image) = found else { return state.umount_dead(given) };
+        let several = || state.several_mounts(Which::of(given).ok()?).map(Err);
+        let Some(image) = found else { return several().or_else(|| state.umount_dead(given)) };
         if let Some(txn) = self.working_in(&image).first().filter(|_| !request.force) {
             let (id, dir) = (txn.id, image.dir.display());
             let text = format!("transaction {id} is open in {dir}");
@@ -352,24 +371,20 @@ impl Guards {
         if !request.force && state.would_lose(&image) {
             return Some(Err(last_way(&image)));
         }
-        let but = [peer.pid];
-        // Who uses a view of a transaction that has ended uses the volume.
-        let views = image.volume().map(|v| self.table.volumes.path_views.left_on(&v.vol));
-        let views = views.unwrap_or_default();
-        let places = std::iter::once(image.dev).chain(views.iter().copied());
-        let find = |dev| holders::find(&Sought::Through { dev }, &but);
-        let users: Vec<_> = places.flat_map(find).collect();
+        let users = self.users_of(&image, peer);
         let alone = users.is_empty() && image.copies().is_empty();
         if alone && let Some(volume) = image.volume() {
             // What the kernel remembers of them are descriptors of this mount, here.
             volume.halls().iter().for_each(|hall| hall.aliases.drop_over());
         }
+        let elsewhere = image.elsewhere();
         let quietly = if alone { image.unmount() } else { Err(Errno::BUSY) };
         let cut = match quietly {
             Ok(()) => Vec::new(),
             Err(Errno::BUSY) if !request.force => {
                 let mounts = super::mounts_of(&image);
-                return Some(Ok(Unmounted::InUse { holders: users, mounts }));
+                let holders = if users.is_empty() { self.users_of(&image, peer) } else { users };
+                return Some(Ok(Unmounted::InUse { holders, mounts }));
             }
             Err(Errno::BUSY) => match image.detach() {
                 Ok(()) => users,
@@ -383,7 +398,10 @@ impl Guards {
         let dir = image.dir.clone();
         tracing::info!(?dir, cut = cut.len(), "unmounted");
         Some(match closed {
-            Ok(()) => Ok(Unmounted::Done { dir: HostPath::from(dir), cut, notes: Vec::new() }),
+            Ok(()) => {
+                let notes = image.left_notes(&elsewhere);
+                Ok(Unmounted::Done { dir: HostPath::from(dir), cut, notes })
+            }
             Err(e) => {
                 let text = format!(
                     "{} is unmounted, but what was not durable yet may be lost: {e}",

@@ -1,6 +1,6 @@
 //! The commit of a transaction in memory: all of its outcomes, or none.
 
-use super::{State, Stopped};
+use super::State;
 use crate::error::{Error, Result};
 use crate::format::{CHUNK, Ino, ROOT};
 use crate::object::{Body, Object, PAGE_RECORD, Page, entry_record, node_record};
@@ -20,11 +20,7 @@ impl State {
         self.keep_changed(txn)?;
         // What follows only fails if the medium or an invariant does: `check` has loaded all
         // objects.  Half of a commit in memory must then never reach the log.
-        let done = self.install(txn);
-        if done.is_err() {
-            self.flow.stopped = Some(Stopped::Poisoned);
-        }
-        done?;
+        self.install(txn).inspect_err(|error| self.flow.poison(error))?;
         self.flow.applied += 1;
         Ok(())
     }

@@ -87,6 +87,9 @@ impl Store for DirStore {
     fn in_doubt(&self, why: &str) {
         self.in_doubt(why);
     }
+    fn stopped(&self) -> Option<String> {
+        self.live().err().map(|poisoned| poisoned.why)
+    }
     fn decisions(&self) -> Result<Vec<Decision>> {
         decisions::all(&*self.ground.io, &self.ground.layout, self.config.instance.boot)
     }

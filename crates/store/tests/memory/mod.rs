@@ -565,6 +565,9 @@ impl Store for Memory {
         }
     }
     fn in_doubt(&self, _: &str) {}
+    fn stopped(&self) -> Option<String> {
+        None
+    }
     fn decisions(&self) -> Result<Vec<Decision>> {
         Ok(Vec::new())
     }
