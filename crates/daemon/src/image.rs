@@ -8,6 +8,7 @@ use crate::elsewhere::{self, Elsewhere};
 use crate::guarded::{MakeDesk, learn_opens};
 use crate::hall::{Conflicts, Hall};
 use crate::ledger::Ledger;
+use crate::memory_unsafe::give_back;
 use crate::protocol::{
     Failure, FailureKind, ForThreads, HostPath, MountedVolume, Policy, Transport,
 };
@@ -178,7 +179,9 @@ impl Opened {
         match Arc::try_unwrap(this) {
             Ok(Opened { store, cleaner, medium: _ }) => {
                 drop(cleaner);
-                store.close()
+                let closed = store.close();
+                give_back();
+                closed
             }
             Err(opened) => opened.volume().sync().map_err(|e| e.errno().into()),
         }
@@ -236,7 +239,7 @@ impl Shown {
         let order = Arc::new(Order::new(Arc::clone(&volume.vol), conflicts.stall));
         let gate: Arc<dyn Gate> =
             if conflicts.certifier.is_some() { Arc::new(Sealed(order)) } else { order };
-        let view = VolumeView::live(Arc::clone(&of.store), PATIENCE, gate);
+        let view = VolumeView::live(Arc::clone(&of.store), (PATIENCE, give_back), gate);
         let view = view.map_err(|e| no_thread(wanted.file, &e))?;
         let view = match locks {
             Some(files) => view.told_of(files),

@@ -32,6 +32,7 @@ pub mod keeper;
 mod lasting;
 pub mod ledger;
 pub mod members;
+mod memory_unsafe;
 mod mount_private_unsafe;
 pub mod mounts;
 mod namespace_unsafe;

@@ -95,17 +95,17 @@ fn stored_attr(ops: &mut Ops<'_>, ino: Ino) -> systx_lfs::Result<Attr> {
 }
 
 impl VolumeView {
-    /// Of a volume.  What was changed is durable after `patience` at the latest.  Every request
-    /// passes `gate`.
+    /// Of a volume.  What was changed is durable after `patience` at the latest, and `rest` is
+    /// called when nothing was changed for as long again.  Every request passes `gate`.
     ///
     /// # Errors
     /// No thread can be had; the volume cannot be read.
     pub fn live(
         store: Arc<VolumeStore>,
-        patience: Duration,
+        (patience, rest): (Duration, fn()),
         gate: Arc<dyn Gate>,
     ) -> std::io::Result<VolumeView> {
-        let writeback = Writeback::start(Arc::clone(store.volume()), patience)?;
+        let writeback = Writeback::start(Arc::clone(store.volume()), patience, rest)?;
         Ok(VolumeView::over(Base::Live(store), Some(writeback), gate)?)
     }
 

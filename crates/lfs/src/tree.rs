@@ -194,7 +194,8 @@ pub struct Tree {
     pub env: Env,
     /// The inode map: where each chunk was written last.
     pub chunks: BTreeMap<u64, Blob>,
-    objects: HashMap<Ino, Object>,
+    /// Apart from the table, half of which is empty after it has grown.
+    objects: HashMap<Ino, Box<Object>>,
     /// Records outside of their chunks, of the objects above.
     pub stored: HashMap<Ino, Blob>,
     /// What the next checkpoint has to write: changed objects.
@@ -300,7 +301,7 @@ impl Tree {
         if let Stored::Apart(blob) = stored {
             self.stored.insert(ino, blob);
         }
-        self.objects.insert(ino, object);
+        self.objects.insert(ino, Box::new(object));
         Ok(())
     }
 
@@ -310,12 +311,12 @@ impl Tree {
     /// As [`Tree::load`].
     pub fn get(&mut self, ino: Ino) -> Result<&Object> {
         self.load(ino)?;
-        self.objects.get(&ino).ok_or(Error::NotFound)
+        self.loaded(ino).ok_or(Error::NotFound)
     }
 
     /// An object that is in memory.
     pub fn loaded(&self, ino: Ino) -> Option<&Object> {
-        self.objects.get(&ino)
+        self.objects.get(&ino).map(|object| &**object)
     }
 
     /// An object, to be changed: the next checkpoint writes it.
@@ -326,7 +327,7 @@ impl Tree {
         self.load(ino)?;
         self.check_chunk(ino / CHUNK)?;
         self.mark(ino);
-        self.objects.get_mut(&ino).ok_or(Error::NotFound)
+        self.objects.get_mut(&ino).map(|object| &mut **object).ok_or(Error::NotFound)
     }
 
     /// A page, to be changed in what is known of where it lies.
@@ -339,7 +340,7 @@ impl Tree {
 
     fn mark(&mut self, ino: Ino) {
         if self.dirty.insert(ino) {
-            let bytes = self.objects.get(&ino).map_or(0, Object::record_max);
+            let bytes = self.loaded(ino).map_or(0, Object::record_max);
             if bytes > INLINE_MAX as u64 {
                 self.debt.blocks += bytes.div_ceil(BLOCK as u64) + 1;
             } else {
@@ -400,13 +401,13 @@ impl Tree {
     /// Puts an object into the tree.
     pub fn insert(&mut self, ino: Ino, object: Object) {
         self.gone.remove(&ino);
-        self.objects.insert(ino, object);
+        self.objects.insert(ino, Box::new(object));
         self.mark(ino);
     }
 
     /// Takes an object, which is in memory, out of the tree.
     pub fn remove(&mut self, ino: Ino) -> Option<Object> {
-        let object = self.objects.remove(&ino)?;
+        let object = *self.objects.remove(&ino)?;
         self.reads.forget(ino);
         self.dirty.remove(&ino);
         self.gone.insert(ino);
