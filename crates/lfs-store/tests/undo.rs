@@ -384,7 +384,8 @@ fn wasted(store: &VolumeStore) -> u64 {
 #[test]
 fn the_cleaner_moves_what_an_undo_has_moved() {
     for again in ["open", "closed", "crashed"] {
-        let mut dev = Arc::new(MemDevice::new(8192));
+        // So large that commits have no reason to clean.
+        let mut dev = Arc::new(MemDevice::new(16384));
         let (mut store, before, after) = scattered(dev.clone());
         store.volume().checkpoint().unwrap();
         // The log since then has only that these have moved.

@@ -32,6 +32,7 @@ pub mod fuzzing;
 mod group;
 mod moments;
 mod object;
+mod objects;
 mod ops;
 mod pack;
 mod pending;

@@ -34,8 +34,8 @@ pub const RESERVE: u32 = 7;
 pub const CLEANERS: u32 = 4;
 /// Segments beyond the reserve that are never full: what the cleaner gains.
 const SLACK: u32 = 3;
-/// Objects in memory before those that have not changed are forgotten.
-const OBJECTS: usize = 100_000;
+/// Bytes of objects in memory before those that have not changed, nor were used, are forgotten.
+const OBJECTS: u64 = 160 << 20;
 
 /// How far writing is.
 #[derive(Default, Debug)]

@@ -5,6 +5,7 @@ use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, Blob, CHUNK, Compression, Geometry, Ino, VolumeId};
 use crate::moments::Moments;
 use crate::object::{Object, Page, Place};
+use crate::objects::Objects;
 use crate::pack::Unpacked;
 use crate::reads::Reads;
 use crate::strays::Strays;
@@ -194,8 +195,7 @@ pub struct Tree {
     pub env: Env,
     /// The inode map: where each chunk was written last.
     pub chunks: BTreeMap<u64, Blob>,
-    /// Apart from the table, half of which is empty after it has grown.
-    objects: HashMap<Ino, Box<Object>>,
+    objects: Objects,
     /// Records outside of their chunks, of the objects above.
     pub stored: HashMap<Ino, Blob>,
     /// What the next checkpoint has to write: changed objects.
@@ -222,7 +222,7 @@ impl Tree {
         Tree {
             env,
             chunks,
-            objects: HashMap::new(),
+            objects: Objects::default(),
             stored: HashMap::new(),
             dirty: BTreeSet::new(),
             gone: BTreeSet::new(),
@@ -288,7 +288,7 @@ impl Tree {
     /// # Errors
     /// [`Error::NotFound`] if there is none; what reading it can say.
     pub fn load(&mut self, ino: Ino) -> Result<()> {
-        if self.objects.contains_key(&ino) {
+        if self.objects.is_there(ino) {
             return Ok(());
         }
         let chunk = ino / CHUNK;
@@ -301,7 +301,8 @@ impl Tree {
         if let Stored::Apart(blob) = stored {
             self.stored.insert(ino, blob);
         }
-        self.objects.insert(ino, Box::new(object));
+        self.objects.insert(ino, object);
+        self.objects.is_stored(ino);
         Ok(())
     }
 
@@ -316,7 +317,7 @@ impl Tree {
 
     /// An object that is in memory.
     pub fn loaded(&self, ino: Ino) -> Option<&Object> {
-        self.objects.get(&ino).map(|object| &**object)
+        self.objects.get(ino)
     }
 
     /// An object, to be changed: the next checkpoint writes it.
@@ -327,12 +328,12 @@ impl Tree {
         self.load(ino)?;
         self.check_chunk(ino / CHUNK)?;
         self.mark(ino);
-        self.objects.get_mut(&ino).map(|object| &mut **object).ok_or(Error::NotFound)
+        self.objects.get_mut(ino).ok_or(Error::NotFound)
     }
 
     /// A page, to be changed in what is known of where it lies.
     pub fn page_mut(&mut self, ino: Ino, page: u64) -> Option<&mut Page> {
-        match &mut self.objects.get_mut(&ino)?.body {
+        match &mut self.objects.get_mut(ino)?.body {
             crate::object::Body::Pages(pages) => pages.get_mut(&page),
             _ => None,
         }
@@ -401,13 +402,13 @@ impl Tree {
     /// Puts an object into the tree.
     pub fn insert(&mut self, ino: Ino, object: Object) {
         self.gone.remove(&ino);
-        self.objects.insert(ino, Box::new(object));
+        self.objects.insert(ino, object);
         self.mark(ino);
     }
 
     /// Takes an object, which is in memory, out of the tree.
     pub fn remove(&mut self, ino: Ino) -> Option<Object> {
-        let object = *self.objects.remove(&ino)?;
+        let object = self.objects.remove(ino)?;
         self.reads.forget(ino);
         self.dirty.remove(&ino);
         self.gone.insert(ino);
@@ -417,23 +418,23 @@ impl Tree {
 
     /// A checkpoint has written all that was changed.
     pub fn settled(&mut self) {
-        self.dirty.clear();
+        for ino in std::mem::take(&mut self.dirty) {
+            self.objects.is_stored(ino);
+        }
         self.gone.clear();
         self.dirty_chunks.clear();
         self.debt = Debt::default();
     }
 
-    /// Forgets objects that are as the last checkpoint has them, if more than `limit` of these are
-    /// in memory.
-    pub fn trim(&mut self, limit: usize) {
-        if self.objects.len() - self.dirty.len() > limit {
-            let dirty = &self.dirty;
-            let clean = |o: &Object| {
-                o.pages().is_none_or(|pages| pages.values().all(|p| p.memory.is_none()))
-            };
-            self.objects.retain(|ino, object| dirty.contains(ino) || !clean(object));
+    /// Forgets objects that are as the last checkpoint has them, if more than `most` bytes of these
+    /// have come since it did: those that were not used since.
+    pub fn trim(&mut self, most: u64) {
+        let dirty = &self.dirty;
+        let waits =
+            |o: &Object| o.pages().is_some_and(|pages| pages.values().any(|p| p.memory.is_some()));
+        if self.objects.forget(most, |ino, object| dirty.contains(&ino) || waits(object)) {
             let objects = &self.objects;
-            self.stored.retain(|ino, _| objects.contains_key(ino));
+            self.stored.retain(|ino, _| objects.get(*ino).is_some());
         }
     }
 }
@@ -464,12 +465,21 @@ mod tests {
         volume.with_state(|state| {
             let tree = &mut state.tree;
             let node = tree.get(ROOT)?.node.clone();
-            (0..20).for_each(|n| tree.insert(1000 + n, Object::new(node.clone())));
-            tree.trim(10);
-            assert!(tree.loaded(ROOT).is_some());
-            tree.settled();
-            tree.trim(10);
+            let come = |tree: &mut Tree, from: Ino| {
+                (from..from + 20).for_each(|n| tree.insert(n, Object::new(node.clone())));
+            };
+            come(tree, 1000);
+            for _ in 0..3 {
+                tree.trim(10_000);
+                assert!(tree.loaded(ROOT).is_some());
+            }
+            for from in [2000, 3000] {
+                tree.settled();
+                tree.trim(10_000);
+                come(tree, from);
+            }
             assert!(tree.loaded(ROOT).is_none());
+            assert!(tree.loaded(1000).is_none() && tree.loaded(2000).is_some());
             Ok(())
         })
     }

@@ -7,8 +7,8 @@ use crate::object::{Bytes, Object, Page};
 use crate::tree::Tree;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Objects in memory, of each tree.
-const OBJECTS: usize = 1000;
+/// Bytes of objects in memory, of each tree.
+const OBJECTS: u64 = 4 << 20;
 
 /// Takes the outcomes that make one tree the other, nodes before names, and gone objects last.
 pub type Sink<'a> = dyn FnMut(Entry, Option<Bytes>) -> Result<()> + 'a;
