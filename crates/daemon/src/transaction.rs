@@ -570,7 +570,7 @@ impl Transaction {
     fn commit_part_here(&self, id: TxnId, paths: &[HostPath], opponents: &dyn Opponents) -> Ended {
         // From before the check on.
         let over = self.path_view().is_none();
-        let locked = if over { self.lock_again(over) } else { Ok(Vec::new()) };
+        let locked = if over { self.lock_again(true) } else { Ok(Vec::new()) };
         if over {
             self.view.let_go();
         }

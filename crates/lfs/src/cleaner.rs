@@ -337,17 +337,16 @@ pub fn publish(state: &mut State, fetched: &Fetched) -> Result<bool> {
 /// # Errors
 /// As [`publish`].
 pub fn publish_kept(state: &mut State, fetched: &Fetched) -> Result<bool> {
-    if is_same(state, fetched) { move_out(state, fetched) } else { Ok(true) }
+    match is_same(state, fetched) {
+        true => Ok(move_some(state, fetched, &mut 0, u64::MAX)? == Part::All),
+        false => Ok(true),
+    }
 }
 
 /// Whether a segment is still what was read, and has something live in it.
 fn is_same(state: &State, fetched: &Fetched) -> bool {
     let now = state.usage.segment(fetched.segment);
     now.generation == fetched.generation && now.live > 0 && !now.taken
-}
-
-fn move_out(state: &mut State, fetched: &Fetched) -> Result<bool> {
-    Ok(move_some(state, fetched, &mut 0, u64::MAX)? == Part::All)
 }
 
 /// How far moving has come.

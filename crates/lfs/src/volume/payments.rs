@@ -34,8 +34,8 @@ struct UnderWay {
 }
 
 impl Volume {
-    /// What a commit of `blocks` blocks pays when little is free: as many moves as free as many
-    /// blocks again.  If somebody pays already, that one pays for this commit, too.
+    /// What a commit of `blocks` blocks pays when little is free: as many moves as free twice as
+    /// many.  If somebody pays already, that one pays for this commit, too.
     ///
     /// The commit is decided: what goes wrong here is no error of it, and is found again by whoever
     /// makes room.
@@ -55,14 +55,12 @@ impl Volume {
         }
     }
 
-    /// Reads the segment with the least in use; `false` if there is none that could be cleaned, or
-    /// enough will be free.
+    /// Reads the segment with the least in use, when none is under way; `false` if there is none
+    /// that could be cleaned, or enough will be free.
     fn choose(&self, payments: &mut Payments) -> bool {
         let state = self.state.lock();
         if payments.checkpoint != state.last.sequence {
-            let under_way = payments.under_way.take();
-            *payments =
-                Payments { checkpoint: state.last.sequence, under_way, ..Payments::default() };
+            *payments = Payments { checkpoint: state.last.sequence, ..Payments::default() };
         }
         if payments.gained >= state.shortage() {
             return false;
