@@ -3,7 +3,7 @@
 
 use crate::args::Classes;
 use crate::glob;
-use crate::ignore_file::Ignored;
+use crate::ignore_file::{self, Ignored};
 use crate::merging;
 use crate::output::Out;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,19 @@ pub fn places(private: &[(PathBuf, u32)], private_tmp: bool) -> Vec<Rule> {
     let private = private.map(|(path, _)| rule(Class::Private, path.as_path(), from(path)));
     let kernels = ["/proc", "/sys", "/dev"].into_iter();
     private.chain(kernels.map(|path| rule(Class::Passthrough, path, "built in"))).collect()
+}
+
+/// What the ignore files say for a command in `cwd`, if they are to count; warns of what in them
+/// cannot be used.
+pub fn ignored(wanted: &Classes, cwd: &Path, out: Out) -> Ignored {
+    if wanted.no_ignore {
+        return Ignored::default();
+    }
+    let ignored = ignore_file::read(cwd);
+    for note in &ignored.notes {
+        out.warn(note);
+    }
+    ignored
 }
 
 /// What a command in `cwd` changes and does not commit, and what it merges.

@@ -6,7 +6,7 @@ use crate::commands::run::{others, wish};
 use crate::commands::{protect, services};
 use crate::output::{self, Out};
 use crate::problem::Problem;
-use crate::{context, glob, ignore_file};
+use crate::{context, glob};
 use serde::Serialize;
 use std::path::PathBuf;
 use systx_protocol::{Class, HostPath, Rule, VolumeFacts};
@@ -41,13 +41,7 @@ struct Shown {
 pub fn config(args: &Config, out: Out) -> Result<i32, Problem> {
     let place = context::place(&args.place)?;
     let cwd = place.cwd.as_path().to_owned();
-    let ignored = match args.classes.no_ignore {
-        true => ignore_file::Ignored::default(),
-        false => ignore_file::read(&cwd),
-    };
-    for note in &ignored.notes {
-        out.warn(note);
-    }
+    let ignored = classes::ignored(&args.classes, &cwd, out);
     let facts = volume(place.root.as_ref().unwrap_or(&place.cwd))?;
     let through = args.classes.passthrough.iter().map(|given| glob::absolute(given.as_ref(), &cwd));
     let through = through.chain(ignored.passthrough.iter().cloned());

@@ -3,9 +3,10 @@
 use crate::args::{IsolationArg, LeftoversArg, OnExit, Run, TransportArg};
 use crate::commands::ask::{self, Asked};
 use crate::commands::services;
+use crate::ignore_file::Ignored;
 use crate::output::{self, Out};
 use crate::problem::{CONFLICT, FAILED, OUTSIDE, Problem, TIMED_OUT};
-use crate::{classes, context, glob, ignore_file, progress};
+use crate::{classes, context, glob, progress};
 use rustix::event::{EventfdFlags, eventfd};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -65,13 +66,7 @@ pub fn run(args: &Run, out: Out) -> Result<i32, Problem> {
         return Err(modes::refusal(Way::Root, Way::LimitProcesses, "").into());
     }
     let place = context::place(&args.place)?;
-    let ignored = match args.classes.no_ignore {
-        true => ignore_file::Ignored::default(),
-        false => ignore_file::read(place.cwd.as_path()),
-    };
-    for note in &ignored.notes {
-        out.warn(note);
-    }
+    let ignored = classes::ignored(&args.classes, place.cwd.as_path(), out);
     let through = passthrough(args, place.cwd.as_path(), &ignored)?;
     for doubt in classes::doubts(&args.classes.exclude, place.cwd.as_path()) {
         out.warn(&doubt);
@@ -145,11 +140,7 @@ pub fn others(place: &Place, passthrough: &[PathBuf]) -> Vec<HostPath> {
 }
 
 /// Existing paths that are not isolated.
-fn passthrough(
-    args: &Run,
-    cwd: &Path,
-    ignored: &ignore_file::Ignored,
-) -> Result<Vec<Rule>, Problem> {
+fn passthrough(args: &Run, cwd: &Path, ignored: &Ignored) -> Result<Vec<Rule>, Problem> {
     let mut rules = Vec::new();
     let rule = |path: PathBuf, from: &str| classes::rule(Class::Passthrough, path, from);
     for given in &args.classes.passthrough {
