@@ -185,7 +185,22 @@ func (e *Error) Error() string {
 	if e.Errno == syscall.ECANCELED {
 		return fmt.Sprintf("%s: lost a conflict%s", e.Call, about)
 	}
+	if e.tells() {
+		return fmt.Sprintf("%s: %v: %s", e.Call, e.Errno, e.Status.Words)
+	}
 	return fmt.Sprintf("%s: %v", e.Call, e.Errno)
+}
+
+// Whether the words of the status are about this error: after one of a begin they may be about another transaction.
+func (e *Error) tells() bool {
+	if e.Status.Words == "" {
+		return false
+	}
+	switch e.Errno {
+	case syscall.EBUSY, syscall.ETIMEDOUT, syscall.EDEADLK, syscall.EEXIST, syscall.EOPNOTSUPP:
+		return true
+	}
+	return e.Call == "xend"
 }
 
 // Unwrap gives the Errno.

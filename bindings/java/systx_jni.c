@@ -1,4 +1,5 @@
-/* The native half of systx.SystemTransaction.  cc -shared -fPIC -I JDK/include -I JDK/include/linux systx_jni.c -lsystx */
+/* The native half of systx.SystemTransaction.
+ * cc -shared -fPIC -I JDK/include -I JDK/include/linux -o libsystx_jni.so systx_jni.c -lsystx */
 #include <errno.h>
 #include <jni.h>
 #include <limits.h>
@@ -116,9 +117,16 @@ NATIVE(jstring, conflict0)(JNIEnv *env, jclass class) {
     return text(env, words);
 }
 
-NATIVE(jstring, words0)(JNIEnv *env, jclass class, jint number) {
-    char words[256];
+/* Errors of a begin of which xstatus() tells more: about others it may tell of another transaction. */
+static int tells(int number) {
+    return number == EBUSY || number == ETIMEDOUT || number == EDEADLK || number == EEXIST || number == EOPNOTSUPP;
+}
+
+NATIVE(jstring, words0)(JNIEnv *env, jclass class, jint number, jboolean ends) {
+    struct systx_status status;
+    char words[1024];
+    int told = (ends || tells(number)) && !xstatus(&status) && status.words[0];
     (void)class;
-    snprintf(words, sizeof words, "%s", strerror(number));
+    snprintf(words, sizeof words, "%s%s%s", strerror(number), told ? ": " : "", told ? status.words : "");
     return text(env, words);
 }

@@ -47,20 +47,39 @@ public final class SystemTransaction implements AutoCloseable {
         System.loadLibrary("systx_jni");
     }
 
+    /** Whether an inner one of this thread's was closed without a commit. */
+    private static final ThreadLocal<Boolean> dropped = ThreadLocal.withInitial(() -> false);
+
     private final Thread owner = Thread.currentThread();
+    /** It is part of another one, which decides. */
+    private final boolean inner;
     private boolean open = true;
 
-    private SystemTransaction() {}
+    private SystemTransaction(boolean inner) {
+        this.inner = inner;
+        if (!inner) {
+            dropped.set(false);
+        }
+    }
+
+    /** After a begin that is to be called then. */
+    private static SystemTransaction begun(boolean inner, int errno) throws IOException {
+        check(errno, false);
+        return new SystemTransaction(inner);
+    }
 
     /** As {@link #begin(Path, int)} without flags. */
     public static SystemTransaction begin(Path dir) throws IOException {
         return begin(dir, 0);
     }
 
-    /** Begins a transaction of this thread; inside one it only counts. */
+    /**
+     * Begins a transaction of this thread. Inside one it is part of that: if it is closed without a commit, the whole is
+     * dropped when the outermost ends.
+     */
     public static SystemTransaction begin(Path dir, int flags) throws IOException {
-        check(begin0(dir.toString().getBytes(StandardCharsets.UTF_8), flags));
-        return new SystemTransaction();
+        boolean inner = id0() != 0;
+        return begun(inner, begin0(bytes(dir.toString()), flags));
     }
 
     /**
@@ -68,21 +87,20 @@ public final class SystemTransaction implements AutoCloseable {
      * rising numbers from 0 on, whenever and by whichever thread they are begun.
      */
     public static SystemTransaction begin(Path dir, int flags, String order, long number) throws IOException {
-        byte[] name = order.getBytes(StandardCharsets.UTF_8);
-        check(order0(dir.toString().getBytes(StandardCharsets.UTF_8), flags, name, number));
-        return new SystemTransaction();
+        boolean inner = id0() != 0;
+        return begun(inner, order0(bytes(dir.toString()), flags, bytes(order), number));
     }
 
     /** Which number comes next in an order: all lower ones are committed, whatever ended since. */
     public static long nextOrder(Path dir, String order) throws IOException {
         long[] next = new long[1];
-        check(next0(bytes(dir.toString()), bytes(order), next));
+        check(next0(bytes(dir.toString()), bytes(order), next), false);
         return next[0];
     }
 
     /** From now on {@code next} comes next in an order; 0 ends the order. */
     public static void resetOrder(Path dir, String order, long next) throws IOException {
-        check(reset0(bytes(dir.toString()), bytes(order), next));
+        check(reset0(bytes(dir.toString()), bytes(order), next), false);
     }
 
     private static byte[] bytes(String text) {
@@ -110,26 +128,28 @@ public final class SystemTransaction implements AutoCloseable {
         byte[][] paths = new byte[scope.length][];
         boolean[] reads = new boolean[scope.length];
         for (int i = 0; i < scope.length; i++) {
-            paths[i] = scope[i].path.toString().getBytes(StandardCharsets.UTF_8);
+            paths[i] = bytes(scope[i].path.toString());
             reads[i] = scope[i].reads;
         }
-        check(scoped0(dir.toString().getBytes(StandardCharsets.UTF_8), flags, paths, reads));
-        return new SystemTransaction();
+        boolean inner = id0() != 0;
+        return begun(inner, scoped0(bytes(dir.toString()), flags, paths, reads));
     }
 
     /**
      * Runs {@code body} in a transaction, again and again until it has not lost a conflict. What it does beside the
-     * guarded directory happens at each attempt.
+     * guarded directory happens at each attempt. Inside another transaction of this thread, {@code body} is part of that one,
+     * which tries again, and is dropped as a whole if {@code body} fails.
      */
     public static <T> T atomic(Path dir, Callable<T> body) throws Exception {
+        boolean inner = id0() != 0;
         for (int flags = 0;; flags = RETRY) {
             try (var t = begin(dir, flags)) {
                 T result = body.call();
                 t.commit();
                 return result;
             } catch (Exception e) {
-                // What a transaction does that has lost means nothing, exceptions included.
-                if (state0() != LOST) {
+                // What a transaction does that has lost means nothing, exceptions included. The outermost tries again.
+                if (inner || state0() != LOST) {
                     throw e;
                 }
             }
@@ -139,16 +159,28 @@ public final class SystemTransaction implements AutoCloseable {
     /** Commits, if it is the outermost: on return, changes are durable and visible. */
     public void commit() throws IOException {
         mine();
-        check(end0());
+        if (!inner && dropped.get()) {
+            close();
+            if (state0() != LOST) {
+                throw new IOException("an inner transaction was closed without a commit: nothing is committed");
+            }
+            throw new ConflictException("conflict " + conflict0());
+        }
+        check(end0(), true);
         open = false;
     }
 
-    /** Drops the transaction, unless it is committed. */
+    /** Drops the transaction, unless it is committed; an inner one with the outermost: until then nothing gets outside. */
     @Override
     public void close() throws IOException {
         mine();
         if (open && id0() != 0) {
-            check(abort0());
+            if (inner) {
+                dropped.set(true);
+                end0();
+            } else {
+                check(abort0(), true);
+            }
         }
         open = false;
     }
@@ -159,12 +191,12 @@ public final class SystemTransaction implements AutoCloseable {
         }
     }
 
-    private static void check(int errno) throws IOException {
+    private static void check(int errno, boolean ends) throws IOException {
         if (errno == ECANCELED) {
             throw new ConflictException("conflict " + conflict0());
         }
         if (errno != 0) {
-            throw new IOException(words0(errno));
+            throw new IOException(words0(errno, ends));
         }
     }
 
@@ -188,5 +220,5 @@ public final class SystemTransaction implements AutoCloseable {
 
     private static native String conflict0();
 
-    private static native String words0(int errno);
+    private static native String words0(int errno, boolean ends);
 }

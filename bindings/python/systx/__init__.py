@@ -7,20 +7,23 @@
     def transfer(): ...
 
 ``transaction`` raises ``Conflict`` if it has lost; ``atomic`` runs the function again until it has not, so what
-it does beside the guarded directory has to bear that.  Needs libsystx.so (``scripts/install-lib``), or its path
-in the environment variable SYSTX_LIBRARY.  See docs/LIBRARY.md for what each errno means.
+it does beside the guarded directory has to bear that.  A transaction is of its thread: all tasks of an event loop
+are in one that is open across an ``await``.  Needs libsystx.so (``scripts/install-lib``), or its path in the
+environment variable SYSTX_LIBRARY.  See docs/LIBRARY.md for what each errno means.
 """
 
 import contextlib
 import ctypes
 import errno
 import functools
+import inspect
 import os
+import threading
 
 READ_ONLY, SNAPSHOT, RETRY, NONBLOCK, RELAXED = 1, 2, 4, 8, 64
-# Errors after which the transaction is still open, and of which status() tells more.
+# Errors after which the transaction is still open, and those of a begin of which status() tells more.
 _OPEN = (errno.EBUSY, errno.ETIMEDOUT, errno.EDEADLK)
-_TOLD = (*_OPEN, errno.EEXIST)
+_TOLD = (*_OPEN, errno.EEXIST, errno.EOPNOTSUPP)
 NONE, OPEN, LOST, COMMITTED, ABORTED, FAILED = range(6)
 
 
@@ -69,18 +72,24 @@ _lib.systx_next_order.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINT
 _lib.systx_patience.argtypes = [ctypes.c_uint]
 
 
-def _check(result):
+def _conflict():
+    found = status()
+    what = os.fsdecode(found.words)
+    if found.path:
+        what = f"conflict on {os.fsdecode(found.path)} with {what}"
+    return Conflict(errno.ECANCELED, what)
+
+
+def _check(result, ends=False):
     if result == 0:
         return
     number = ctypes.get_errno()
     if number == errno.ECANCELED:
-        found = status()
-        what = os.fsdecode(found.words)
-        if found.path:
-            what = f"conflict on {os.fsdecode(found.path)} with {what}"
-        raise Conflict(number, what)
+        raise _conflict()
+    # What is told when nothing was begun may be of another transaction.
     found = _Status()
-    words = found.words if number in _TOLD and _lib.xstatus(ctypes.byref(found)) == 0 else b""
+    about = ends or number in _TOLD
+    words = found.words if about and _lib.xstatus(ctypes.byref(found)) == 0 else b""
     raise OSError(number, ": ".join(filter(None, [os.strerror(number), os.fsdecode(words)])))
 
 
@@ -101,6 +110,8 @@ def begin(directory=None, flags=0, order=None, scope=None):
     has declared them, and loses to no transaction there: for callers that cannot try again.
     """
     name, number = (None, 0) if order is None else (os.fsencode(order[0]), order[1])
+    if isinstance(scope, (str, bytes)):
+        raise TypeError("a scope is a list of paths")
     scope = [] if scope is None else list(scope)
     paths = (_Path * len(scope))(*map(_declared, scope))
     how = _Begin(flags, len(scope), name, number, paths)
@@ -126,7 +137,7 @@ def patience(seconds):
 
 def end():
     """Commits, if it is the outermost end."""
-    _check(_lib.xend())
+    _check(_lib.xend(), ends=True)
 
 
 def abort():
@@ -160,20 +171,44 @@ def paused():
         _check(_lib.xresume(number))
 
 
+class _Blocks(threading.local):
+    """The blocks of this thread: whether an inner one was left by an exception."""
+
+    failed = False
+
+
+_blocks = _Blocks()
+
+
+def _here():
+    return os.getpid(), threading.get_ident()
+
+
 @contextlib.contextmanager
 def transaction(directory=None, flags=0, order=None, scope=None):
-    """Commits at the end of the block; an exception drops it."""
+    """Commits at the end of the block; an exception drops it.
+
+    Inside another block it is part of that one: an exception drops the whole, when the outermost one ends.
+    """
+    inner = xid() != 0
     begin(directory, flags, order, scope)
+    owner = _here()
+    if not inner:
+        _blocks.failed = False
     try:
         yield
     except BaseException:
-        lost = status().state == LOST
-        if xid():
-            abort()
-        if lost:
+        # A child that was forked inside takes part by what it has done; its end is its exit.
+        if _here() == owner and _drop(inner):
             # What a transaction does that has lost means nothing.
-            raise Conflict(errno.ECANCELED, os.strerror(errno.ECANCELED)) from None
+            raise _conflict() from None
         raise
+    if _here() != owner:
+        raise RuntimeError("the transaction of another thread or process")
+    if not inner and _blocks.failed:
+        if _drop(inner):
+            raise _conflict()
+        raise OSError(errno.ECANCELED, "an inner transaction was left by an exception: nothing is committed")
     try:
         end()
     except OSError as e:
@@ -182,14 +217,37 @@ def transaction(directory=None, flags=0, order=None, scope=None):
         raise
 
 
+def _drop(inner):
+    """Drops the transaction, an inner one with the outermost: until then nothing gets outside. Whether it has lost."""
+    found = _Status()
+    lost = _lib.xstatus(ctypes.byref(found)) == 0 and found.state == LOST
+    if inner:
+        _blocks.failed = True
+        _lib.xend()
+    elif xid():
+        # EPERM: of the program that started this one, which decides.
+        if _lib.xabort() != 0 and ctypes.get_errno() != errno.EPERM:
+            _check(-1)
+    return lost
+
+
 def atomic(directory=None, flags=0, order=None, scope=None):
-    """Runs the decorated function as a transaction, and again as long as that loses."""
+    """Runs the decorated function as a transaction, and again as long as that loses.
+
+    Inside another transaction of the thread it is part of that one, which tries again, and is dropped as a whole if
+    the function fails.
+    """
 
     def decorate(function):
+        for later in (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
+            if later(function):
+                raise TypeError(f"{function.__name__} does its work after it has returned, outside of the transaction")
+
         @functools.wraps(function)
         def run(*args, **kwargs):
             if xid():
-                return function(*args, **kwargs)
+                with transaction(directory):
+                    return function(*args, **kwargs)
             attempt = flags
             while True:
                 try:

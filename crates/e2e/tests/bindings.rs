@@ -25,6 +25,16 @@ fn library() -> PathBuf {
 /// Ways in which a daemon makes transactions lose without an opponent.
 const ABORTS: [&str; 3] = ["once", "each", "20111"];
 
+/// In each way, with a lab of its own.
+macro_rules! aborts {
+    ($check:expr) => {
+        for aborts in ABORTS {
+            let lab = lab!();
+            $check(&lab, aborts);
+        }
+    };
+}
+
 /// Guards a directory by a daemon whose transactions lose so.
 fn mount(lab: &Lab, aborts: &str) {
     let mut mount = lab.systx(["mount", "guarded"]);
@@ -300,6 +310,47 @@ fn java_programs_with_a_scope_need_one_attempt() {
     contend_in_java("Scoped");
 }
 
+/// A transaction of which a part is one of its own: the part is never committed alone, also where
+/// the outer one goes on after that has failed.
+#[test]
+fn inner_transactions_of_java_are_part_of_the_outer_one() {
+    let home = lab!();
+    let java = match Java::new(&home, "crates/e2e/tests/Nested.java") {
+        Ok(java) => java,
+        Err(why) => skip!("{why}"),
+    };
+    aborts!(|lab: &Lab, aborts| contend_with(lab, aborts, |dir| {
+        let mut command = java.command(lab, &["-Xmx16m"], "Nested");
+        command.arg(dir);
+        command
+    }));
+}
+
+#[test]
+fn inner_transactions_of_python_are_part_of_the_outer_one() {
+    if find_program("python3").is_none() {
+        skip!("there is no python3");
+    }
+    let nested = "../crates/e2e/tests/nested.py";
+    aborts!(|lab: &Lab, aborts| contend_with(lab, aborts, |dir| python(lab, nested, dir)));
+}
+
+/// What a program is told: why, not only an errno; its own exception, in a child as well; and
+/// before anything is done what cannot be atomic.
+#[test]
+fn what_python_programs_are_told_says_why() {
+    let lab = lab!();
+    if find_program("python3").is_none() {
+        skip!("there is no python3");
+    }
+    std::fs::create_dir(lab.path("guarded")).unwrap();
+    lab.do_systx(["mount", "guarded"]).ok();
+    let told = python(&lab, "../crates/e2e/tests/told.py", &lab.path("guarded"));
+    finish(told, Limits::default(), &lab).ok();
+    assert!(lab.open_ids().is_empty());
+    lab.do_systx(["umount", "guarded"]).ok();
+}
+
 /// Each collector of the JVM stops and moves what a thread in a transaction has.
 #[test]
 fn java_transactions_go_on_while_garbage_is_collected() {
@@ -515,16 +566,6 @@ fn lock_file(lab: &Lab, aborts: &str) {
         std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["count", "members"]);
-}
-
-/// In each way, with a lab of its own.
-macro_rules! aborts {
-    ($check:expr) => {
-        for aborts in ABORTS {
-            let lab = lab!();
-            $check(&lab, aborts);
-        }
-    };
 }
 
 /// An example in Python.

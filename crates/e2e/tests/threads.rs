@@ -179,6 +179,36 @@ fn a_thread_that_is_inside_when_the_daemon_is_killed_comes_out_and_begins_again(
     assert!(!lab.has("guarded/never"));
 }
 
+/// Whether nothing was begun, or something may be committed, is what the errno tells.
+#[test]
+fn a_begin_that_is_asked_for_when_the_daemon_is_killed_is_told_of_as_one_after_that() {
+    let lab = lab!();
+    let guarded = guarded(&lab);
+    let (mut child, mut out) = started(guarded.program("unasked", 0));
+    let mut say = child.stdin.take().expect("a pipe");
+    // The first begin of a thread, and a later one.
+    for round in 0..2 {
+        assert_eq!(line(&mut out), "ready", "round {round}: {}", lab.daemon_log());
+        for pid in lab.daemons() {
+            stop(pid);
+        }
+        say.write_all(b"\n").expect("it reads");
+        // open, ioctl, openat
+        let waits = |call: &str| ["2 ", "16 ", "257 "].iter().any(|n| call.starts_with(n));
+        let call = format!("/proc/{}/syscall", child.id());
+        let asks = || std::fs::read_to_string(&call).is_ok_and(|call| waits(&call));
+        lab.until("it asks the daemon", asks);
+        lab.kill_daemon();
+    }
+    assert_eq!(line(&mut out), "ok");
+    assert!(child.wait().expect("it ends").success());
+}
+
+fn stop(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("it runs");
+}
+
 #[test]
 fn a_transaction_that_is_aborted_from_outside_is_over() {
     let lab = lab!();

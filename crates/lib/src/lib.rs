@@ -36,6 +36,7 @@ pub use thread::{
     next_order, reset_order, use_dir, xabort, xbegin, xend, xid, xpause, xresume, xstatus,
 };
 
+use std::cell::Cell;
 use std::io;
 use std::path::Path;
 
@@ -87,11 +88,19 @@ pub struct Status {
     pub words: String,
 }
 
-/// An open transaction of this thread; dropping it drops the transaction.
+thread_local! {
+    /// Whether an inner [`Transaction`] of this thread was dropped without an end.
+    static INNER_DROPPED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// An open transaction of this thread; dropping it drops the transaction. One that was begun inside
+/// of another is part of that: dropping it drops the whole, when the outermost one ends; until then
+/// nothing gets outside.
 #[derive(Debug)]
 pub struct Transaction {
     /// Of one thread: neither `Send` nor `Sync`.
     _here: std::marker::PhantomData<*const ()>,
+    inner: bool,
     over: bool,
 }
 
@@ -104,14 +113,19 @@ impl Transaction {
     /// Commits.
     ///
     /// # Errors
-    /// See [`xend`]; a transaction that would still be open is dropped.
+    /// See [`xend`]; a transaction that would still be open is dropped. `ECANCELED` also where one
+    /// that was begun inside of it was dropped.
     pub fn commit(mut self) -> io::Result<()> {
+        if !self.inner && INNER_DROPPED.get() {
+            drop(self);
+            return Err(io::Error::from_raw_os_error(libc::ECANCELED));
+        }
         let done = xend();
         self.over = done.is_ok() || xid() == 0;
         done
     }
 
-    /// Drops it.
+    /// Drops it, with those that it is part of, at once.
     ///
     /// # Errors
     /// See [`xabort`].
@@ -123,9 +137,15 @@ impl Transaction {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        if !self.over {
-            let _ = xabort();
+        if self.over {
+            return;
         }
+        let _ = if self.inner {
+            INNER_DROPPED.set(true);
+            xend()
+        } else {
+            xabort()
+        };
     }
 }
 
@@ -134,15 +154,20 @@ impl Drop for Transaction {
 /// # Errors
 /// See [`xbegin`].
 pub fn begin<'a>(dir: impl AsRef<Path>, how: impl Into<Begin<'a>>) -> io::Result<Transaction> {
+    let inner = xid() != 0;
     xbegin(Some(dir.as_ref()), how)?;
-    Ok(Transaction { _here: std::marker::PhantomData, over: false })
+    if !inner {
+        INNER_DROPPED.set(false);
+    }
+    Ok(Transaction { _here: std::marker::PhantomData, inner, over: false })
 }
 
 /// Runs `body` in a transaction, and again as long as it loses; each time it loses it grows in age,
 /// and what is old enough wins. `body` may run several times: what it does beside the guarded
 /// directory has to bear that.
 ///
-/// Inside another transaction of this thread, `body` is part of that one.
+/// Inside another transaction of this thread, `body` is part of that one, which tries again, and is
+/// dropped as a whole if `body` fails.
 ///
 /// # Errors
 /// Those of `body`, with nothing committed; those of [`xbegin`] and [`xend`], but for a lost
@@ -154,10 +179,9 @@ pub fn atomic<'a, T>(
 ) -> io::Result<T> {
     let mut attempt: Begin<'a> = how.into();
     loop {
-        let nested = xid() != 0;
         let transaction = begin(dir.as_ref(), attempt.clone())?;
         let result = body(&transaction);
-        if nested {
+        if transaction.inner {
             // The outermost one decides, and tries again.
             return match result {
                 Ok(value) => transaction.commit().map(|()| value),

@@ -124,7 +124,7 @@ impl Mine {
             self.seats.swap(0, at);
             return Ok(());
         }
-        let seat = Seat::new(dir)?;
+        let seat = Seat::new(dir).map_err(not_begun)?;
         self.seats.insert(0, (dir.to_owned(), seat));
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Mine {
         if routed && how.flags.bits() & Flags::CALLS_KNOWN != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let (id, from) = self.go_in(dir, how, order.as_ref())?;
+        let (id, from) = self.go_in(dir, how, order.as_ref()).map_err(not_begun)?;
         let alone = how.flags.bits() & Flags::NONBLOCK.bits() != 0;
         self.current()?.door.set(id, Phase::Open);
         let (from, joined, guest) = (Some(from), false, None);
@@ -371,15 +371,15 @@ impl Seat {
         let now = *self.door.now();
         let (state, words) = match now.phase {
             Phase::Open | Phase::Ending => {
-                (State::Aborted, "the daemon has ended, and the transaction with it")
+                (State::Aborted, "the daemon has ended, and the transaction with it".into())
             }
-            Phase::Over(State::Failed) => (
-                State::Failed,
-                "the daemon has ended: `systx show ID` finds it if it was committed",
-            ),
-            Phase::Over(state) => (state, "the daemon has ended"),
+            Phase::Over(State::Failed) => {
+                let id = now.id;
+                let shown = format!("`systx show {id:08x}` finds it if it was committed");
+                (State::Failed, format!("the daemon has ended: {shown}"))
+            }
+            Phase::Over(state) => (state, "the daemon has ended".into()),
         };
-        let words = words.into();
         Status { state, retries: 0, id: now.id, opponent: 0, path: Vec::new(), words }
     }
 
@@ -543,6 +543,12 @@ fn ask_order(dir: Option<&Path>, mut order: abi::Order) -> io::Result<u64> {
         }
     })?;
     Ok(order.number)
+}
+
+/// The error of a begin. That the daemon had been asked when it ended makes no difference: nothing
+/// was begun, so nothing can be committed or lost.
+fn not_begun(errno: Errno) -> Errno {
+    if has_ended(errno) { Errno::NOTCONN } else { errno }
 }
 
 /// Whether a seat answers so that is none any more, see [`Mine::renew`].

@@ -9,6 +9,7 @@
 mod driven;
 mod held;
 mod losing;
+mod nesting;
 mod quota;
 mod routed;
 mod special;
@@ -31,7 +32,8 @@ fn main() {
     match case.as_str() {
         "siblings" => siblings(dir),
         "abort" => abort(dir),
-        "nesting" => nesting(dir),
+        "nesting" => nesting::case(dir),
+        "unasked" => nesting::unasked(dir),
         "pause" => pause(dir),
         "children" => children(dir),
         "threads-inside" => threads_inside(dir),
@@ -312,27 +314,6 @@ fn abort(dir: &Path) {
     let tx = systx::begin(dir, SERIALIZABLE).unwrap();
     assert_eq!(read(&a), "second");
     tx.commit().unwrap();
-}
-
-fn nesting(dir: &Path) {
-    let a = dir.join("a");
-    systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
-    let id = systx::xid();
-    systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
-    assert_eq!(systx::xid(), id, "flat");
-    fs::write(&a, "inner").unwrap();
-    systx::xend().unwrap();
-    assert_eq!(outside(&a), None, "the inner end commits nothing");
-    systx::xend().unwrap();
-    assert_eq!(outside(&a).as_deref(), Some("inner"));
-    assert_eq!(errno(systx::xend()), Some(libc::EINVAL));
-    // An inner abort is that of the whole.
-    systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
-    systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
-    fs::write(&a, "dropped").unwrap();
-    systx::xabort().unwrap();
-    assert_eq!((systx::xid(), read(&a)), (0, "inner".into()));
-    assert_eq!(errno(systx::xabort()), Some(libc::EINVAL));
 }
 
 fn pause(dir: &Path) {
