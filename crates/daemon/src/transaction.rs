@@ -373,11 +373,13 @@ impl Transaction {
         let Some(found) = self.volume.vol.engine.conflict(self.id) else {
             return self.others().iter().find_map(|o| o.conflict(opponents));
         };
-        // Two writers exclude each other under every isolation.
+        // What loses under snapshot isolation loses under every isolation, also by a read on which
+        // a write rests; and two writers exclude each other.
+        let serializable = self.terms.isolation == protocol::Isolation::Serializable;
         let read = found.mine == Side::Read || found.theirs == Side::Read;
         let path = self.view.path_of_object(&found.object);
         let replaced = || self.view.changes().iter().any(|c| c.path == path);
-        let stale_only = read && !(found.theirs == Side::Write && replaced());
+        let stale_only = serializable && read && !(found.theirs == Side::Write && replaced());
         Some(describe::conflict(&self.view, &found, stale_only, opponents))
     }
 

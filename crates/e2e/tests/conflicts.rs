@@ -256,6 +256,35 @@ fn snapshot_isolation_still_refuses_two_writers() {
     assert_eq!(codes, [0, CONFLICT], "{one}\n{two}");
 }
 
+/// `stale_only` promises that the weaker level would have committed.
+#[test]
+fn a_loser_under_snapshot_isolation_is_not_sent_there() {
+    let lab = lab!();
+    let cases = [
+        ("echo 1 > d/f", "cat d/f; echo 2 > d/f"),
+        ("echo 1 > d/n; mv d/n d/f", "cat d/f; echo 2 > d/m; mv d/m d/f"),
+        ("rm d/f", "echo 2 >> d/f"),
+        ("echo 1 > d/e/x", "rmdir d/e"),
+        ("rmdir d/e", "echo 2 > d/e/x"),
+        ("mv d moved", "echo 2 > d/new"),
+    ];
+    for (n, (winner, loser)) in cases.into_iter().enumerate() {
+        lab.write(format!("{n}/d/f"), "0\n");
+        lab.write(format!("{n}/d/e/gone"), "");
+        fs::remove_file(lab.path(format!("{n}/d/e/gone"))).unwrap();
+        let mut one = lab.shell(&["--isolation=snapshot"]);
+        one.eval(&format!("cd {n}; {winner}"));
+        let mut two = lab.shell(&["--isolation=snapshot"]);
+        two.eval(&format!("cd {n}; {loser}"));
+        one.begin_exit(0);
+        one.finished().ok();
+        two.begin_exit(0);
+        let lost = two.finished();
+        assert_eq!(lost.code, CONFLICT, "{winner}; {loser}\n{lost}");
+        assert!(!lost.err.contains("--isolation"), "{winner}; {loser}\n{lost}");
+    }
+}
+
 #[test]
 fn four_workers_with_git_status_and_their_own_file_all_commit() {
     let lab = lab!();
