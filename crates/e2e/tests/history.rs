@@ -224,6 +224,22 @@ fn gc_and_its_dry_run_agree_and_the_log_survives() {
 }
 
 #[test]
+fn a_refused_undo_does_not_deny_what_was_done_there() {
+    let lab = lab!();
+    for dir in ["a", "b", "c"] {
+        lab.write(format!("{dir}/f"), "0\n");
+        lab.run(&[], &format!("echo 1 > {dir}/f")).ok();
+    }
+    let dir = |name: &str| lab.path(name).to_str().unwrap().to_owned();
+    lab.do_systx(["undo", "-C", &dir("a")]).ok();
+    for (word, place) in [("undo", "a"), ("redo", "b")] {
+        let none = lab.do_systx([word, "-C", &dir(place)]).expect(1);
+        assert!(none.err.contains(&format!("nothing to {word} in {}", dir(place))), "{none}");
+        assert!(!none.err.contains("no transaction changed"), "{none}");
+    }
+}
+
+#[test]
 fn of_two_undos_at_once_one_is_done() {
     let lab = lab!();
     for round in 0..5 {

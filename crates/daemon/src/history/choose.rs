@@ -134,8 +134,12 @@ fn of_volume(
         }
         None => {
             let dir = HostPath(here);
+            let what = match direction {
+                Direction::Undo => "transaction that could be undone",
+                Direction::Redo => "undo that could be redone",
+            };
             let text = format!(
-                "nothing to {word} in {dir}: no transaction changed anything there, or was run there"
+                "nothing to {word} in {dir}: no {what} changed anything there, or was run there"
             );
             Err(Failure::new(FailureKind::NotFound, text).hint(format!(
                 "the last one of this file system is {}; `systx {word} {}` takes it",
