@@ -1,8 +1,12 @@
 //! Two who want the same: transactions against each other, and against programs outside.
 
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use systx_e2e::lab::find_program;
@@ -588,6 +592,70 @@ fn outsiders_never_see_half_of_a_file_that_is_replaced() {
         stop.store(true, Ordering::Relaxed);
         assert!(reader.join().expect("reader") > 0);
     });
+}
+
+/// What a program that watches a directory believes is in it, by the last event about each name.
+struct Watcher {
+    events: std::os::fd::OwnedFd,
+    names: BTreeSet<String>,
+}
+
+impl Watcher {
+    fn new(dir: &Path) -> Watcher {
+        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
+        let kinds = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
+        inotify::add_watch(&events, dir, kinds).unwrap();
+        Watcher { events, names: names_in(dir) }
+    }
+
+    fn believes(&mut self) -> &BTreeSet<String> {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(&self.events, &mut buffer);
+        while let Ok(event) = reader.next() {
+            let name = event.file_name().expect("of a name").to_str().unwrap().to_owned();
+            if event.events().intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
+                self.names.insert(name);
+            } else {
+                self.names.remove(&name);
+            }
+        }
+        &self.names
+    }
+}
+
+fn names_in(dir: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn a_watcher_outside_is_told_last_what_is_there() {
+    let lab = lab!();
+    let works = [
+        "echo 1 > f",
+        "echo 1 > n; mv n f",
+        "sed -i s/0/1/ f g",
+        "rm f; echo 1 > f",
+        "rm f; echo 1 > new; mkdir sub",
+        "mv f g",
+        "mv f h; mv d e",
+        "mv f d/x",
+        "rm g; ln -s f g",
+        "ln -f f g",
+        "rm f; mkdir f; echo 1 > f/x",
+        "rm -r d; echo 1 > d",
+    ];
+    for (n, work) in works.into_iter().enumerate() {
+        for file in ["f", "g", "d/x"] {
+            lab.write(format!("{n}/{file}"), "0\n");
+        }
+        let dir = lab.path(n.to_string());
+        let mut watcher = Watcher::new(&dir);
+        lab.run(&[], &format!("cd {n}; {work}")).ok();
+        assert_eq!(*watcher.believes(), names_in(&dir), "{work}");
+        lab.do_systx(["undo"]).ok();
+        assert_eq!(*watcher.believes(), names_in(&dir), "undo of {work}");
+    }
 }
 
 #[test]

@@ -454,12 +454,15 @@ impl Io for RealIo {
         to_name: &[u8],
         how: Rename,
     ) -> Result<()> {
-        let flags = match how {
-            Rename::Replace => RenameFlags::empty(),
-            Rename::NoReplace => RenameFlags::NOREPLACE,
-            Rename::Exchange => RenameFlags::EXCHANGE,
+        let (from, to) = ((fd(from), from_name), (fd(to), to_name));
+        let ((from, from_name), (to, to_name), flags) = match how {
+            Rename::Replace => (from, to, RenameFlags::empty()),
+            Rename::NoReplace => (from, to, RenameFlags::NOREPLACE),
+            // An exchange has no direction but for inotify: where it is told to go, something
+            // comes first and goes then.  Watchers of `to` are to believe that it is there.
+            Rename::Exchange => (to, from, RenameFlags::EXCHANGE),
         };
-        sys::renameat_with(fd(from), from_name, fd(to), to_name, flags).map_err(errno)
+        sys::renameat_with(from, from_name, to, to_name, flags).map_err(errno)
     }
 
     fn unlink(&self, at: &Handle, name: &[u8]) -> Result<()> {
