@@ -125,6 +125,8 @@ fn a_held_thread_hears_of_what_happens() {
     let mut urgent = losing();
     assert_eq!(urgent.ask("urgent"), "urgent");
     assert_eq!(urgent.ask("commit"), "committed");
+    // The rival had not ended: who is held goes on after a minute in any case.
+    assert_eq!(urgent.thread(&lab).expect("it lives")["held"], 0);
     shell.exit(0).expect(systx_e2e::CONFLICT);
     urgent.end();
     let second = rival(&lab);

@@ -65,6 +65,13 @@ impl Again {
         self.line.entry(id).and_modify(|me| (me.runs, me.winner) = (true, None));
     }
 
+    /// It is as urgent as this now, if that is known.
+    pub(crate) fn becomes(&mut self, id: TxnId, urgency: Option<i32>) {
+        if let (Some(me), Some(urgency)) = (self.line.get_mut(&id), urgency) {
+            me.contender.priority = urgency;
+        }
+    }
+
     /// It is in nobody's way any more.
     pub(crate) fn leave(&mut self, id: TxnId) {
         if self.line.remove(&id).is_some() {

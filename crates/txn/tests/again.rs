@@ -3,11 +3,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use systx_base::{Oid, TxnId};
-use systx_txn::{Access, BeginOptions, Conflict, Engine, ObjectRef, Opponent, Patience};
+use systx_txn::{Access, BeginOptions, Conflict, Engine, ObjectRef, Opponent, Patience, Urgency};
 
 const FILE: Oid = Oid(7);
 /// Long enough to show who does not wait; too short shows nothing wrong.
@@ -293,4 +295,51 @@ fn whose_client_has_gone_does_not_wait_and_nobody_waits_for_who_sleeps() {
     engine.defer_while(holder, || true);
     drop(engine.await_turn(TxnId(101), &attempt(20, 3), &lost, Patience::of(HANG)));
     assert_eq!(engine.read(holder, page(Oid(9))), Access::Granted, "it has not lost by that");
+}
+
+/// A thread whose urgency changes, and is not told at the begin.
+#[derive(Debug, Default)]
+struct Thread(AtomicI32);
+
+impl Urgency for Thread {
+    fn now(&self) -> Option<i32> {
+        Some(self.0.load(Relaxed))
+    }
+
+    fn first(&self) -> Option<i32> {
+        None
+    }
+
+    fn of(&self, _thread: u32) -> Option<i32> {
+        None
+    }
+}
+
+#[test]
+fn who_is_or_becomes_more_urgent_than_what_runs_does_not_wait_for_it() {
+    let engine = Engine::new();
+    let winner = writes(&engine, 1, 1, FILE);
+    let lost = loses(&engine, TxnId(10), attempt(10, 0), FILE);
+    let its = Arc::new(Thread::default());
+    let follows: Arc<dyn Urgency> = its.clone();
+    // The first attempt of a thread that keeps losing.
+    let options = BeginOptions { follows: Some(follows), ..BeginOptions::default() };
+    // That was an aged one, which urgency does not beat.
+    engine.abort(winner);
+    engine.begin(TxnId(2), BeginOptions { timestamp: Some(1), ..BeginOptions::default() });
+    assert_eq!(engine.write(TxnId(2), page(FILE)), Access::Granted);
+    let turn = |id| {
+        let begun = Instant::now();
+        let turn = engine.await_turn(TxnId(id), &options, &lost, Patience::of(HANG / 10));
+        assert!(begun.elapsed() < HANG / 10, "it has waited until its time was over");
+        turn.waited
+    };
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| turn(100));
+        in_line(&engine, 1);
+        its.0.store(-5, Relaxed);
+        assert!(waits.join().unwrap());
+    });
+    assert!(!turn(101));
+    engine.abort(TxnId(2));
 }

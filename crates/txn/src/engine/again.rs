@@ -71,8 +71,12 @@ impl Engine {
         parts.dedup();
         let turn = Arc::new(Event::new());
         let begun = Instant::now();
+        // It conflicts here and now, so it is as urgent as its thread is now.
+        let urgency = || options.follows.as_ref().and_then(|who| who.now());
+        let now = urgency();
         let mut state = self.state.lock();
-        let contender = state.contender_of(id, options);
+        let mut contender = state.contender_of(id, options);
+        contender.priority = now.unwrap_or(contender.priority);
         let (behind, waits_for, runs, turns) = (None, None, false, Arc::clone(&turn));
         let entry = Entry { contender, parts, winner, behind, waits_for, runs, turn: turns };
         state.again.line.insert(id, entry);
@@ -102,11 +106,12 @@ impl Engine {
             if last_look.elapsed() >= Patience::LOOK {
                 (last_look, looked) = (Instant::now(), Vec::new());
                 drop(state);
-                let goes_on = (patience.goes_on)();
+                let (goes_on, now) = ((patience.goes_on)(), urgency());
                 state = self.state.lock();
                 if !goes_on {
                     break;
                 }
+                state.again.becomes(id, now);
             }
         }
         state.again.has_turn(id);
