@@ -175,7 +175,7 @@ fn serve(
     if !hello.is_ours() {
         return Ok(());
     }
-    let mut asker = Asker::new(peer);
+    let mut asker = Asker::new(peer, stream);
     loop {
         let frame = match receive() {
             Ok(frame) => frame,

@@ -205,7 +205,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) -> std::io::Result<bool
     };
     let theirs = shared.clone();
     let spawned = std::thread::Builder::new().name("control".into()).spawn(move || {
-        let asker = Asker::new(peer);
+        let asker = Asker::new(peer, &stream);
         let mut connection = Connection { stream, number, progress, shared: &theirs, asker };
         let end = connection.run();
         if let Err(e) = end {

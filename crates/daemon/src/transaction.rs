@@ -571,13 +571,8 @@ impl Transaction {
 
     fn commit_part_here(&self, id: TxnId, paths: &[HostPath], opponents: &dyn Opponents) -> Ended {
         // From before the check on.
-        let over = self.path_view().is_none();
-        let locked = if over { self.lock_again(true) } else { Ok(Vec::new()) };
-        if over {
-            self.view.let_go();
-        }
-        let _held = match locked.and_then(|locked| Ok((self.volume.turn()?, locked))) {
-            Ok(held) => held,
+        let _turn = match self.volume.turn() {
+            Ok(turn) => turn,
             Err(failure) => return Ended::Refused(Outcome::Refused { failure, kept: true }),
         };
         self.view.let_go_of_files();

@@ -424,6 +424,11 @@ impl<'a> Dialogue<'a> {
         input.write_all(text.as_bytes()).and_then(|()| input.flush()).expect("it still reads");
     }
 
+    /// The program itself.
+    pub fn child(&mut self) -> &mut Running {
+        self.child.as_mut().expect("not closed")
+    }
+
     /// Waits until it has printed this; everything up to there.
     #[track_caller]
     pub fn wait_for(&mut self, text: &str) -> String {

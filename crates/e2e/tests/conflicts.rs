@@ -347,6 +347,25 @@ fn an_outside_edit_between_read_and_commit() {
     }
 }
 
+/// Who started it has opened the file, and it goes there at once: the message names the cause.
+#[test]
+fn a_run_that_reads_what_its_own_output_is_redirected_to_is_told_so() {
+    let lab = lab!();
+    let run = |script: &str| {
+        lab.write("f", "one\n");
+        lab.native(&format!("{} run -- sh -c '{script}' >> f", lab.binary().display()))
+    };
+    let told = "the output goes to that file past the transaction";
+    run("cat f; echo two >> f").expect(CONFLICT).says(told);
+    assert_eq!(lab.read("f"), "one\none\n");
+    let ended = run("echo two; echo three >> f").ok();
+    assert!(!ended.err.contains(told), "{ended}");
+    assert_eq!(lab.read("f"), "one\ntwo\nthree\n");
+    lab.write("f", "one\n");
+    lab.run(&[], "seen=$(cat f); echo $seen two >> f").ok();
+    assert_eq!(lab.read("f"), "one\none two\n");
+}
+
 #[test]
 fn an_outside_edit_of_what_the_run_wrote() {
     let lab = lab!();

@@ -323,6 +323,114 @@ fn no_change_that_is_made_under_a_lock_is_lost_at_a_commit() {
     }
 }
 
+/// Longer than an end takes, and not as long as a commit waits for a program outside.
+const SOON: Duration = Duration::from_secs(15);
+
+fn is_in_nobodys_way(pid: u32) -> bool {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let waits = std::fs::read_to_string(format!("/proc/{pid}/wchan"));
+    children.is_ok_and(|pids| pids.is_empty()) && waits.is_ok_and(|what| what.contains("poll"))
+}
+
+/// Who ends a command that waits for a lock of a program outside ends that wait: of a run nothing
+/// is committed, also when the lock is free; another transaction is there as it was.
+#[test]
+fn the_end_of_a_command_ends_its_wait_for_a_program_outside() {
+    use rustix::process::Signal;
+    let lab = lab!();
+    if find_program("python3").is_none() {
+        skip!("no python3");
+    }
+    let update = lab.outside().join("update.py");
+    std::fs::write(&update, UPDATE).expect("a script");
+    let signals = [Signal::INT, Signal::TERM, Signal::HUP, Signal::KILL];
+    let places = [Run(&[]), View(&[])];
+    for (place, signal) in Place::of(&lab, &places).flat_map(|p| signals.map(|signal| (p, signal)))
+    {
+        let there = place.enter(&lab);
+        let python = |mut command: Command, slow: &[&str], dir: PathBuf| {
+            command.arg(&update).arg("record").args(slow).current_dir(dir);
+            Dialogue::start(&lab, command)
+        };
+        let command = match there.open {
+            Some(_) => lab.command("python3"),
+            None => lab.systx(["run", "--", "python3"]),
+        };
+        let mut inside = python(command, &[], there.dir());
+        inside.wait_for("changed");
+        let mut outside = python(lab.command("python3"), &["slow"], lab.path("d"));
+        outside.wait_for("read");
+        inside.send("\n");
+        if let Some(open) = &there.open {
+            inside.close().ok();
+            inside = Dialogue::start(&lab, lab.systx(["commit", &open.id]));
+        }
+        let pid = inside.child().pid();
+        lab.until("it waits", || is_in_nobodys_way(pid));
+        let begun = Instant::now();
+        lab.until("its end", || {
+            inside.child().signal(signal);
+            inside.child().ended()
+        });
+        let ended = inside.close();
+        assert_eq!(ended.code, 128 + signal.as_raw(), "{place:?}\n{ended}");
+        if there.open.is_none() {
+            lab.until("nothing is open", || lab.open_ids().is_empty());
+            assert!(
+                signal == Signal::KILL || ended.err.contains("ended while it waited"),
+                "{ended}"
+            );
+        } else {
+            there.sh("echo more >>f1").ok();
+        }
+        assert!(begun.elapsed() < SOON, "{place:?}, {signal:?}");
+        outside.send("\n");
+        outside.close().ok();
+        assert_eq!(lab.read("d/f0"), "1", "{place:?}, {signal:?}");
+        there.leave();
+    }
+}
+
+/// Has both locks, one after the other, and makes a file.
+const BOTH: &str = r#"
+import fcntl, sys
+for name in "locked0", "locked1":
+    with open(name, "r+") as lock: fcntl.lockf(lock, fcntl.LOCK_EX)
+open(sys.argv[1], "w").close()
+print("changed", flush=True); sys.stdin.readline()
+"#;
+
+/// Commits that want the same locks have them one after the other.
+#[test]
+fn commits_that_want_the_locks_of_each_other_all_come_to_their_end() {
+    let lab = lab!();
+    if find_program("python3").is_none() {
+        skip!("no python3");
+    }
+    let both = lab.outside().join("both.py");
+    std::fs::write(&both, BOTH).expect("a script");
+    for place in Place::of(&lab, &[Run(&[]), RunOver(&[])]) {
+        let there = place.enter(&lab);
+        for round in 0..4 {
+            let run = |name: String| {
+                let mut command = lab.systx(["run", "--", "python3"]);
+                command.arg(&both).arg(name).current_dir(there.dir());
+                Dialogue::start(&lab, command)
+            };
+            let begun = Instant::now();
+            let mut all: Vec<_> = (0..3).map(|n| run(format!("new{round}-{n}"))).collect();
+            all.iter_mut().for_each(|run| drop(run.wait_for("changed")));
+            all.iter_mut().for_each(|run| run.send("\n"));
+            for run in all {
+                run.close().ok();
+            }
+            (0..3).for_each(|n| assert!(lab.has(format!("d/new{round}-{n}")), "{n} of {round}"));
+            assert!(begun.elapsed() < SOON, "{place:?}");
+        }
+        there.leave();
+    }
+}
+
 /// Two processes, each of which waits for what the other one has.
 const CIRCLE: &str = r#"
 import fcntl, os, signal

@@ -1,9 +1,11 @@
 //! Who is at the other end of a control connection, as the daemon sees it.
 
+use super::client::is_readable;
 use super::{Failure, FailureKind};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 use systx_base::TxnId;
 
 /// The process at the other end, as the kernel vouches for it.
@@ -42,14 +44,27 @@ pub struct Asker {
     /// The kernel frees what it knew of a view with the last of them, some microseconds for each
     /// file: here nobody waits for that. Not before the client is gone, or it would be the last.
     pub views: Vec<OwnedFd>,
+    /// The connection, if it can be looked at.
+    connection: Option<OwnedFd>,
 }
 
 impl Asker {
     /// Has not asked yet.
     #[must_use]
-    pub fn new(peer: Peer) -> Asker {
+    pub fn new(peer: Peer, connection: impl AsFd) -> Asker {
         let (fds, beside, runs, views) = Default::default();
-        Asker { peer, fds, beside, runs, views }
+        let connection = connection.as_fd().try_clone_to_owned().ok();
+        Asker { peer, fds, beside, runs, views, connection }
+    }
+
+    /// Waits for so long; false if the answer is waited for no more: the client is gone, or has
+    /// sent something before it was answered ([`crate::client::Client::ask_while`]).
+    pub fn waits(&self, limit: Duration) -> bool {
+        let Some(connection) = &self.connection else {
+            std::thread::sleep(limit);
+            return true;
+        };
+        !is_readable(connection, limit)
     }
 
     /// The descriptor that came with the request.

@@ -37,6 +37,10 @@ pub trait Watcher: std::fmt::Debug {
 
 type Answer<T> = Result<T, Failure>;
 
+/// Waits until the connection is readable, for so long at the most; false: its user does not want
+/// to wait any more.
+pub type Wait<'a> = dyn FnMut(BorrowedFd<'_>, Option<Duration>) -> bool + 'a;
+
 impl From<WireError> for Failure {
     fn from(e: WireError) -> Failure {
         match e {
@@ -89,7 +93,22 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn ask_with<C: Call>(&mut self, call: &C, fds: &[BorrowedFd<'_>]) -> Answer<C::Answer> {
-        self.exchange(call, fds).map(|(answer, _)| answer)
+        self.ask_while(call, fds, &mut for_ever)
+    }
+
+    /// As [`Client::ask_with`], as long as the user waits. Then the daemon is sent something before
+    /// it has answered, by which it knows ([`crate::Asker::waits`]): if nothing is decided yet it
+    /// ends what it waits for, and says so in its answer.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ask_while<C: Call>(
+        &mut self,
+        call: &C,
+        fds: &[BorrowedFd<'_>],
+        wait: &mut Wait<'_>,
+    ) -> Answer<C::Answer> {
+        self.exchange(call, fds, wait).map(|(answer, _)| answer)
     }
 
     /// As [`Client::ask`], with the bytes that travel beside the answer.
@@ -97,17 +116,33 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn content(&mut self, call: &call::Content) -> Answer<Content> {
-        self.exchange(call, &[]).map(|(content, bytes)| Content { bytes, ..content })
+        self.exchange(call, &[], &mut for_ever).map(|(content, bytes)| Content { bytes, ..content })
     }
 
     fn exchange<C: Call>(
         &mut self,
         call: &C,
         fds: &[BorrowedFd<'_>],
+        wait: &mut Wait<'_>,
     ) -> Answer<(C::Answer, Vec<u8>)> {
         wire::send(&self.stream, &Request::new(call)?, &[], fds)?;
-        self.tell_watcher();
+        let progress = call::Progress { connection: self.daemon.connection };
+        let (mut waiting, mut lost) = (true, None);
+        let mut answered = |stream: &UnixStream, limit| {
+            if !wait(stream.as_fd(), limit) && std::mem::take(&mut waiting) {
+                // Any request will do.
+                let any = Request::new(&progress);
+                lost = any.and_then(|any| wire::send(stream, &any, &[], &[])).err();
+            }
+            is_readable(stream, Duration::ZERO)
+        };
+        self.tell_watcher(&progress, &mut answered);
+        while !answered(&self.stream, None) {}
         let frame = wire::receive::<Reply>(&self.stream)?;
+        if !waiting && lost.is_none() {
+            // Of no interest; nor is its failure, which the next request meets as well.
+            drop(wire::receive::<Reply>(&self.stream));
+        }
         Ok((frame.message.read::<C>()?, frame.blob))
     }
 
@@ -117,21 +152,24 @@ impl Client {
     }
 
     /// Tells the watcher how far the request is, until there is an answer to receive.
-    fn tell_watcher(&mut self) {
+    fn tell_watcher(
+        &mut self,
+        call: &call::Progress,
+        answered: &mut dyn FnMut(&UnixStream, Option<Duration>) -> bool,
+    ) {
         let Some(watcher) = &mut self.watcher else { return };
-        if is_readable(&self.stream, PATIENCE) {
+        if answered(&self.stream, Some(PATIENCE)) {
             return;
         }
         let Some(mut other) = watcher.connect() else { return };
         let mut told = false;
         // Where that connection fails the answer is waited for without.
-        let call = call::Progress { connection: self.daemon.connection };
-        while let Ok(seen) = other.ask(&call) {
+        while let Ok(seen) = other.ask(call) {
             if let Some(progress) = seen {
                 watcher.at(progress);
                 told = true;
             }
-            if is_readable(&self.stream, LOOK) {
+            if answered(&self.stream, Some(LOOK)) {
                 break;
             }
         }
@@ -148,10 +186,18 @@ impl AsFd for Client {
     }
 }
 
+/// A user who waits as long as it takes.
+fn for_ever(stream: BorrowedFd<'_>, limit: Option<Duration>) -> bool {
+    is_readable(stream, limit);
+    true
+}
+
 /// Whether there is something to receive (the end included), now or within the time given.
-fn is_readable(stream: &UnixStream, limit: Duration) -> bool {
-    let nanos = limit.subsec_nanos().into();
-    let limit = Timespec { tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: nanos };
+pub(crate) fn is_readable(stream: impl AsFd, limit: impl Into<Option<Duration>>) -> bool {
+    let limit = limit.into().map(|limit| Timespec {
+        tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    });
     // An error, also an interruption, is no answer: whoever asks looks again.
-    poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&limit)).is_ok_and(|ready| ready > 0)
+    poll(&mut [PollFd::new(&stream, PollFlags::IN)], limit.as_ref()).is_ok_and(|ready| ready > 0)
 }

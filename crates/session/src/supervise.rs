@@ -131,6 +131,13 @@ struct SignalInfo {
     value: Option<u64>,
 }
 
+impl SignalInfo {
+    /// Whether it asks for the end.
+    fn ends(&self) -> bool {
+        ENDING.contains(&self.number) && !inherited_unsafe::ignores(self.number)
+    }
+}
+
 impl Started {
     /// Process id of CMD.
     pub fn pid(&self) -> u32 {
@@ -265,10 +272,8 @@ impl Started {
             match next_event(&self.signals, &listen, None, &[])? {
                 // Whoever wants the client gone now wants the leftovers gone. If they were to be
                 // waited for, their work is part of the command's and is now incomplete.
-                Event::Signal(SignalInfo { number, .. })
-                    if ENDING.contains(&number) && !inherited_unsafe::ignores(number) =>
-                {
-                    break (how == Leftovers::Wait).then_some(Ended::Signaled(number));
+                Event::Signal(info) if info.ends() => {
+                    break (how == Leftovers::Wait).then_some(Ended::Signaled(info.number));
                 }
                 Event::Signal(_) => {}
                 Event::Doorbell => break Some(Ended::Doomed),
@@ -369,6 +374,25 @@ impl Started {
         }
     }
 
+    /// What was meant for CMD while it ran has been passed on or come too late.
+    pub fn forget_signals(&self) {
+        while rustix::io::read(&self.signals, &mut [0u8; 128]).is_ok() {}
+    }
+
+    /// Waits until a descriptor is readable, at most so long; or for a signal that asks for the
+    /// end, which it returns.
+    pub fn wait_for(&self, fd: BorrowedFd<'_>, limit: Option<Duration>) -> Option<i32> {
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        let listen = Listen { deadline, ..Listen::default() };
+        loop {
+            match next_event(&self.signals, &listen, None, &[fd]) {
+                Ok(Event::Signal(info)) if info.ends() => return Some(info.number),
+                Ok(Event::Signal(_)) => {}
+                _ => return None,
+            }
+        }
+    }
+
     /// Sends dirty pages of shared mappings, which the kernel may still hold, to the daemon.
     ///
     /// # Errors
@@ -424,9 +448,8 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // What was meant for CMD while it ran has been passed on or come too late; it must not end
-        // the client now.
-        while rustix::io::read(&self.signals, &mut [0u8; 128]).is_ok() {}
+        // They must not end the client now.
+        self.forget_signals();
         sys_unsafe::restore(&self.mask);
     }
 }

@@ -1,8 +1,8 @@
 //! `systx commit`: commits a kept transaction, or the part of it below some paths.
 
 use crate::args::Commit;
-use crate::commands::run::{tell_committed, tell_conflict};
 use crate::commands::services;
+use crate::commands::told::{tell_committed, tell_conflict};
 use crate::output::{self, Out};
 use crate::problem::{CONFLICT, ERROR, OUTSIDE, Problem};
 use crate::{context, progress, render};

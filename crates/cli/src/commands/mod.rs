@@ -32,5 +32,6 @@ pub mod snapshot;
 pub mod snapshots;
 pub mod status;
 pub mod syscalls;
+pub mod told;
 pub mod top;
 pub mod undo;

@@ -3,6 +3,7 @@
 use crate::args::{IsolationArg, LeftoversArg, OnExit, Run, TransportArg};
 use crate::commands::ask::{self, Asked};
 use crate::commands::services;
+use crate::commands::told::{conflict_text, tell_committed, tell_conflict};
 use crate::ignore_file::Ignored;
 use crate::output::{self, Out};
 use crate::problem::{CONFLICT, FAILED, OUTSIDE, Problem, TIMED_OUT};
@@ -389,7 +390,13 @@ impl Runner<'_> {
         let open = after.started.slow_to_close(end != End::Keep);
         // Of more than fit, this process closes the rest itself.
         let open: Vec<_> = open.iter().take(wire::MAX_FDS).map(AsFd::as_fd).collect();
-        let outcome = self.client.ask_with(&finish, &open);
+        // A signal from now on is for this wait, and no answer to it but its end.
+        after.started.forget_signals();
+        let mut signal = None;
+        let outcome = self.client.ask_while(&finish, &open, &mut |daemon, limit| {
+            signal = signal.or(after.started.wait_for(daemon, limit));
+            signal.is_none()
+        });
         after.started.close_views();
         let (outcome, why) = match outcome {
             Err(f) if f.kind == FailureKind::NotFound => {
@@ -411,6 +418,9 @@ impl Runner<'_> {
         self.tell_what_left(&report);
         if let Some(again) = self.judge(&mut report, &outcome, why) {
             return Ok(again);
+        }
+        if let (Outcome::Refused { .. }, Some(signal)) = (&outcome, signal) {
+            after.ended_by(signal, &mut report);
         }
         let kept = matches!(outcome, Outcome::Kept { .. } | Outcome::Unfinished { .. });
         if matches!(outcome, Outcome::Committed { .. }) {
@@ -586,6 +596,13 @@ impl After {
         self.settled.interrupted.unwrap_or(self.ended)
     }
 
+    /// A signal has ended the wait for its commit.
+    fn ended_by(&mut self, signal: i32, report: &mut Report) {
+        let ended = Ended::Signaled(signal);
+        self.settled.interrupted = Some(ended);
+        report.exit = ended.code().unwrap_or(FAILED);
+    }
+
     /// What is told of it, before it is known how the transaction ended.
     fn report(&self, code: Option<i32>, attempts: u32, limited: bool) -> Report {
         let sightings = self.started.sightings();
@@ -625,57 +642,6 @@ fn lost_track(f: Failure, end: End, id: TxnId) -> Problem {
                 .hint(format!("systx recover finishes what was begun; then: systx show {id}"))
         }
         _ => Problem::from(f),
-    }
-}
-
-/// Tells of a commit; true if changes by outsiders were met.
-pub fn tell_committed(out: Out, outcome: &Outcome) -> bool {
-    let Outcome::Committed { id, summary, outside, stale, dropped, notes } = outcome else {
-        return false;
-    };
-    if !output::is_empty(summary) {
-        out.say(&format!("committed {id}: {}", output::summary(summary)));
-    }
-    if *dropped > 0 {
-        out.say(&format!("{dropped} changed paths are excluded and were not committed"));
-    }
-    for path in stale {
-        out.warn(&format!("{path} was read and has changed since (snapshot isolation)"));
-    }
-    for note in notes {
-        out.say(note);
-    }
-    for change in outside {
-        let saved = match &change.saved {
-            Some(saved) => format!("; what was there is now {saved}"),
-            None => String::new(),
-        };
-        out.warn(&format!("{}: {}{saved}", change.path, change.what));
-    }
-    if !outside.is_empty() {
-        out.hint("these were changed by programs outside while the transaction was installed");
-    }
-    !outside.is_empty()
-}
-
-fn conflict_text(c: &Conflict) -> String {
-    let against = output::opponent(&c.opponent);
-    format!("conflict on {} with {against}", c.path)
-}
-
-/// Tells of a lost conflict.
-pub fn tell_conflict(out: Out, c: &Conflict, suggest_retries: bool) {
-    if out.json {
-        return; // it is in the report
-    }
-    out.problem(&Problem::new(format!("{}: nothing committed", conflict_text(c))), true);
-    for path in c.stale.iter().filter(|p| **p != c.path).take(10) {
-        out.say(&format!("  also read and changed since: {path}"));
-    }
-    if c.stale_only {
-        out.hint("only a read was stale: under --isolation=snapshot, stale reads alone do not make a run fail");
-    } else if suggest_retries {
-        out.hint("run it again, or let systx do so: --retries N");
     }
 }
 

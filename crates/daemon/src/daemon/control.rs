@@ -116,7 +116,7 @@ impl Calls for Daemon {
         let txn = self.table.get(finish.id)?;
         let _turn = self.table.turn(&txn)?;
         let size = runs::size_of(&txn);
-        let outcome = self.end_run(&txn, finish);
+        let outcome = self.end_run(asker, &txn, finish);
         self.table.runs.ends(&txn, size, &outcome);
         asker.runs.remove(&txn.id);
         Ok(outcome)
@@ -178,7 +178,7 @@ impl Calls for Daemon {
         Ok(beside(asker, content))
     }
 
-    fn commit(&self, _: &mut Asker, call: call::Commit) -> Result<Outcome, Failure> {
+    fn commit(&self, asker: &mut Asker, call: call::Commit) -> Result<Outcome, Failure> {
         let call::Commit { id, paths } = call;
         let txn = self.table.get(id)?;
         if txn.state() == State::Running {
@@ -198,11 +198,11 @@ impl Calls for Daemon {
         let paths = as_on_the_host(&txn, paths);
         let with_path = txn.path_view().is_some();
         if paths.is_empty() && with_path {
-            return self.commit_open(&txn, &paths);
+            return self.commit_open(asker, &txn, &paths);
         }
         if paths.is_empty() {
             let _turn = self.table.turn(&txn)?;
-            let ended = txn.commit(&*self.table);
+            let ended = txn.commit(asker, &*self.table);
             return Ok(self.table.end_kept(&txn, ended));
         }
         let changes = txn.changes();
@@ -216,9 +216,13 @@ impl Calls for Daemon {
             }
         }
         if with_path {
-            return self.commit_open(&txn, &paths);
+            return self.commit_open(asker, &txn, &paths);
         }
         let _turn = self.table.turn(&txn)?;
+        let _locked = match txn.lock_again(true, asker) {
+            Ok(locked) => locked,
+            Err(failure) => return Ok(Outcome::Refused { failure, kept: true }),
+        };
         let part = self.table.new_id(&txn.volume)?;
         let ended = txn.commit_part(part, &paths, &*self.table);
         txn.settle();
@@ -430,7 +434,7 @@ impl Daemon {
     }
 
     /// Ends a transaction whose command has ended.
-    fn end_run(&self, txn: &Transaction, finish: Finish) -> Outcome {
+    fn end_run(&self, asker: &Asker, txn: &Transaction, finish: Finish) -> Outcome {
         if finish.end != End::Commit
             && let Some(conflict) = txn.conflict(&*self.table)
         {
@@ -443,7 +447,7 @@ impl Daemon {
         txn.deferred.set(finish.deferred);
         match finish.end {
             End::Commit => {
-                let ended = txn.commit(&*self.table);
+                let ended = txn.commit(asker, &*self.table);
                 self.table.end(txn, ended)
             }
             End::Abort => {

@@ -7,7 +7,7 @@
 
 use super::Daemon;
 use crate::counts::Counts;
-use crate::protocol::{BeginOpen, BegunOpen, Failure, FailureKind, HostPath, Outcome, Peer};
+use crate::protocol::{Asker, BeginOpen, BegunOpen, Failure, FailureKind, HostPath, Outcome, Peer};
 use crate::transaction::{Ended, Lives, Terms, Transaction, Whose, engine_isolation};
 use crate::unprotected;
 use crate::urgency::{self, LastThread, OfLast};
@@ -115,6 +115,7 @@ impl Daemon {
     /// Commits an open transaction, or what lies below `paths`.
     pub(super) fn commit_open(
         &self,
+        asker: &Asker,
         txn: &Transaction,
         paths: &[HostPath],
     ) -> Result<Outcome, Failure> {
@@ -142,7 +143,7 @@ impl Daemon {
                 .path(path_view.path.as_path()));
         }
         // Before requests are paused: who is waited for may wait for somebody who works below it.
-        let _locked = txn.lock_again(false)?;
+        let _locked = txn.lock_again(false, asker)?;
         if !paths.is_empty() {
             let pause = path_view.lasting.pause();
             let part = self.table.new_id(&txn.volume)?;

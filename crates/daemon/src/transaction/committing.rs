@@ -7,7 +7,7 @@ use super::{
 };
 use crate::deferred::Promise;
 use crate::describe::{self, Opponents};
-use crate::protocol::{self, Failure, FailureKind, HostPath, Outcome, Summary};
+use crate::protocol::{self, Asker, Failure, FailureKind, HostPath, Outcome, Summary};
 use crate::stopped::{NotInstalled, outside_changes};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,6 +31,14 @@ fn locked_outside(path: Vec<u8>) -> Failure {
         "a program outside is at work under the lock of {path}, which the transaction has had as well: nothing committed"
     );
     Failure::new(FailureKind::Busy, text).hint("try again when it has given up the lock").path(path)
+}
+
+fn no_longer(path: Vec<u8>) -> Failure {
+    let path = HostPath(path);
+    let text = format!(
+        "ended while it waited for a program outside that is at work under the lock of {path}: nothing committed"
+    );
+    Failure::new(FailureKind::State, text).path(path)
 }
 
 /// A transaction that everybody who was asked agrees with.
@@ -81,14 +89,12 @@ pub enum Step {
 
 impl Transaction {
     /// Commits everything (but what is never committed): the end of the transaction.
-    pub fn commit(&self, opponents: &dyn Opponents) -> Ended {
+    pub fn commit(&self, asker: &Asker, opponents: &dyn Opponents) -> Ended {
         progress::phase(Phase::Checking, || 0);
         if let Some(failure) = self.cut_off() {
             return Ended::Refused(refused(failure));
         }
-        let locked = self.lock_again(true);
-        self.parts().for_each(|part| part.view.let_go());
-        let _locked = match locked {
+        let _locked = match self.lock_again(true, asker) {
             Ok(locked) => locked,
             Err(failure) => return Ended::Refused(refused(failure)),
         };
@@ -102,8 +108,16 @@ impl Transaction {
     /// have ended.
     ///
     /// # Errors
-    /// A program outside has it locked.
-    pub fn lock_again(&self, over: bool) -> Result<Vec<Relocked>, Failure> {
+    /// A program outside has it locked, for too long or longer than the asker waits.
+    pub fn lock_again(&self, over: bool, asker: &Asker) -> Result<Vec<Relocked>, Failure> {
+        let locked = self.locked_again(over, asker);
+        if over {
+            self.parts().for_each(|part| part.view.let_go());
+        }
+        locked
+    }
+
+    fn locked_again(&self, over: bool, asker: &Asker) -> Result<Vec<Relocked>, Failure> {
         if self.terms.read_only || !self.parts().any(|part| part.view.is_changed()) {
             return Ok(Vec::new());
         }
@@ -116,7 +130,8 @@ impl Transaction {
                 // The check will tell.
                 Err(_) if self.parts().any(lost) => return Ok(Vec::new()),
                 Err(path) if Instant::now() >= until => return Err(locked_outside(path)),
-                Err(_) => std::thread::sleep(PAUSE),
+                Err(_) if asker.waits(PAUSE) => {}
+                Err(path) => return Err(no_longer(path)),
             }
         }
     }
