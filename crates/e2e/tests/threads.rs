@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::Child;
 use systx_e2e::cases::{Guarded, eventually, line, started};
 use systx_e2e::lab::find_program;
-use systx_e2e::run::ids;
+use systx_e2e::run::{Limits, finish, ids};
 use systx_e2e::{Lab, lab, skip};
 
 fn guarded(lab: &Lab) -> Guarded<'_> {
@@ -50,6 +50,14 @@ fn lost_conflicts_are_told_and_retried() {
 fn threads_that_have_the_same_files_open_all_commit() {
     let lab = lab!();
     guarded(&lab).case("held", 0);
+}
+
+/// More than a daemon has threads at most times.
+#[test]
+fn hundreds_of_threads_end_at_once() {
+    let lab = lab!();
+    let guarded = guarded(&lab);
+    finish(guarded.program("crowd", 0), Limits::seconds(90), &lab).ok();
 }
 
 #[test]

@@ -27,7 +27,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::config::{Config, Transport};
 use crate::control::Control;
 use crate::cpu::Cpus;
-use crate::crew::{Crew, Pool};
+use crate::crew::{Crew, Pool, most_workers};
 use crate::dev;
 use crate::device::{Device, Fetched};
 use crate::init::{Agreement, negotiate};
@@ -40,8 +40,6 @@ use crate::wire::{self, InHeader, Opcode, init};
 
 /// The kernel queues INIT inside mount(2), so it is there already or the device is not mounted.
 const INIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most threads that read /dev/fuse.
-const DEV_WORKERS_MAX: usize = 256;
 
 /// What the threads of a connection share.
 pub(crate) struct Shared {
@@ -303,7 +301,7 @@ fn serve_on(
         server: Server::new(view, config, pages),
         crew: Arc::new(Crew::new()?),
         queues: Queues::new(cpus),
-        dev_pool: Pool::new(DEV_WORKERS_MAX),
+        dev_pool: Pool::new(most_workers()),
         start: uring::Start::new(rings.as_ref()),
         posts: Posts::new(),
         watch: Mutex::new(
@@ -316,7 +314,7 @@ fn serve_on(
         over_io_uring: AtomicBool::new(agreement.over_io_uring()),
         dev_workers: match config.workers {
             0 => cpus.online.len().clamp(2, 4),
-            n => n.min(DEV_WORKERS_MAX),
+            n => n.min(most_workers()),
         },
     });
     // From here on dropping the connection ends what has been started.

@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::{Resource, getrlimit};
 use systx_base::sync::{Event, Mutex, rank};
 
 /// What must outlive the thread that used it.
@@ -130,6 +131,14 @@ impl Drop for Leaving {
         self.0.state.lock().live -= 1;
         self.0.gone.notify_all();
     }
+}
+
+/// Most workers of one queue. Each can be kept by a request that waits for another one, such as the
+/// calls that a commit makes through its own mount: as many threads as end at once, or wait for one
+/// commit, need as many workers, and one more. Each has two descriptors.
+pub(crate) fn most_workers() -> usize {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(files / 8).unwrap_or(usize::MAX).clamp(256, 4096)
 }
 
 /// Free and total workers of one queue.

@@ -32,16 +32,13 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::connection::Shared;
 use crate::cpu::{Cpus, pin};
-use crate::crew::{Pool, Remains};
+use crate::crew::{Pool, Remains, most_workers};
 use crate::device::Device;
 use crate::idle_class::{self, Enrolled};
 use crate::post::{Group, Post};
 use crate::ring_unsafe::{Event, Ring};
 use crate::server::Outcome;
 use crate::wire::{self, InHeader, Opcode, OutHeader, RING_OP_LEN};
-
-/// Most entries, hence threads, of one queue.
-const DEPTH_MAX: usize = 256;
 
 /// The rings of one connection, by queue.
 pub(crate) struct Queues {
@@ -51,7 +48,8 @@ pub(crate) struct Queues {
 
 impl Queues {
     pub fn new(cpus: &Cpus) -> Self {
-        let pools = (0..cpus.possible).map(|_| Pool::new(DEPTH_MAX)).collect();
+        let most = most_workers();
+        let pools = (0..cpus.possible).map(|_| Pool::new(most)).collect();
         Queues { pools, nudges: AtomicU64::new(1) }
     }
 }
@@ -74,7 +72,7 @@ pub(crate) fn prepare(
     let depth = match workers {
         // A second one is started with the first request of its CPU.
         0 => 1,
-        n => n.min(DEPTH_MAX),
+        n => n.min(most_workers()),
     };
     let mut rings = Vec::new();
     let (mut present, mut absent) = (Vec::new(), Vec::new());

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Barrier;
 
 const FILES: usize = 4;
 const THREADS: usize = 12;
@@ -46,4 +47,26 @@ fn count(dir: &Path, files: &[File], at: u64) {
         Ok(())
     });
     done.unwrap_or_else(|error| panic!("{error}: {:?}", systx::xstatus()));
+}
+
+/// A commit makes calls that are served as those of programs are: many that end at once leave room
+/// for these.
+pub fn crowd(dir: &Path) {
+    const CROWD: usize = 400;
+    let all = Barrier::new(CROWD);
+    let one = &|n: usize| {
+        let tx = systx::begin(dir, systx::Flags::default()).unwrap();
+        fs::write(dir.join(format!("n{n}")), "").unwrap();
+        all.wait();
+        tx.commit().unwrap();
+    };
+    std::thread::scope(|scope| {
+        for n in 0..CROWD {
+            std::thread::Builder::new()
+                .stack_size(256 << 10)
+                .spawn_scoped(scope, move || one(n))
+                .unwrap();
+        }
+    });
+    assert_eq!(fs::read_dir(dir).unwrap().count(), CROWD);
 }

@@ -60,6 +60,7 @@ fn main() {
         "quota" => quota::case(dir),
         "driven" => driven::case(dir),
         "held" => held::counted(dir),
+        "crowd" => held::crowd(dir),
         "losing" => losing::driven(dir),
         "listed" => losing::listed(dir),
         "counts" => losing::counts(dir, rounds),
