@@ -151,10 +151,11 @@ impl Client {
         self.watcher = Some(watcher);
     }
 
-    /// Tells the watcher how far the request is, until there is an answer to receive.
+    /// Tells the watcher how far the request is, which `call` asks for, until there is an answer to
+    /// receive.
     fn tell_watcher(
         &mut self,
-        call: &call::Progress,
+        call: &impl Call<Answer = Option<Progress>>,
         answered: &mut dyn FnMut(&UnixStream, Option<Duration>) -> bool,
     ) {
         let Some(watcher) = &mut self.watcher else { return };
