@@ -603,9 +603,8 @@ fn mount_of(path: &Path) -> Option<Mount> {
 /// Mount points inside a guarded directory, and where else it is mounted.
 fn mounts_of(guarded: &ServedMount) -> Vec<HostPath> {
     let table = mounts::here().unwrap_or_default();
-    let at = table.iter().find(|m| m.id == guarded.mount).map(|m| m.at.clone());
-    let inside =
-        |m: &&Mount| m.id != guarded.mount && at.as_ref().is_some_and(|at| m.at.starts_with(at));
+    let at = table.iter().find(|m| guarded.is(m)).map(|m| m.at.clone());
+    let inside = |m: &&Mount| !guarded.is(m) && at.as_ref().is_some_and(|at| m.at.starts_with(at));
     let inside: Vec<PathBuf> = table.iter().filter(inside).map(|m| m.at.clone()).collect();
     inside.into_iter().chain(guarded.copies()).map(HostPath::from).collect()
 }

@@ -4,7 +4,7 @@ use crate::fuse_mount::FS_TYPE;
 use crate::fusermount;
 use crate::holders::{self, Bypass};
 use crate::mounts::{self, Along, Mount};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat2};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags, openat2};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
 use std::io;
@@ -39,11 +39,23 @@ pub struct ServedMount {
 }
 
 impl ServedMount {
+    /// Whether this mount of a table is it. The kernel gives the id of a mount that is gone to the
+    /// next one, while the service of this one may go on for another mount namespace; no other
+    /// mount has its id and its device meanwhile.
+    pub(crate) fn is(&self, mount: &Mount) -> bool {
+        (mount.dev, mount.id) == (self.dev, self.mount)
+    }
+
+    /// Whether what was looked at, with the id of its mount, is in it.
+    pub(crate) fn has(&self, seen: &Statx) -> bool {
+        numbers(seen) == (self.dev, self.mount)
+    }
+
     /// Where its mount is now: somebody may have renamed a directory above it. `None`: nowhere
     /// here.
     pub(crate) fn place(&self) -> Option<PathBuf> {
         let table = mounts::here().unwrap_or_default();
-        table.into_iter().find(|m| m.id == self.mount).map(|m| m.at)
+        table.into_iter().find(|m| self.is(m)).map(|m| m.at)
     }
 
     /// Unmounts it if nobody uses it.
@@ -104,7 +116,7 @@ impl ServedMount {
     /// Where else here its content is mounted, in a mount that does not go with this one.
     pub(crate) fn copies(&self) -> Vec<PathBuf> {
         let table = mounts::here().unwrap_or_default();
-        let own = table.iter().find(|m| m.id == self.mount);
+        let own = table.iter().find(|m| self.is(m));
         let along = own.and_then(|own| Along::with(own, &table, table.iter()));
         let goes = |m: &Mount| along.as_ref().is_some_and(|along| along.has(m, &table));
         let other = |m: &&Mount| m.dev == self.dev && m.id != self.mount && !goes(m);
@@ -116,7 +128,7 @@ impl ServedMount {
         let Some(at) = self.place() else { return Ok(None) };
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW;
         let top = rustix::fs::statx(CWD, &at, flags, StatxFlags::MNT_ID)?;
-        if top.stx_mnt_id == self.mount { Ok(Some(at)) } else { Err(Errno::INVAL) }
+        if self.has(&top) { Ok(Some(at)) } else { Err(Errno::INVAL) }
     }
 
     /// Its root, through the mount itself.  For a moment only: as long as that is open, nobody can
@@ -142,7 +154,7 @@ impl ServedMount {
             let root = rustix::fs::open(at, flags, Mode::empty())?;
             let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
             let seen = rustix::fs::statx(&root, "", flags, StatxFlags::MNT_ID)?;
-            if seen.stx_mnt_id == self.mount { Ok(root) } else { Err(Errno::INVAL) }
+            if self.has(&seen) { Ok(root) } else { Err(Errno::INVAL) }
         };
         open(&self.dir).or_else(|_| open(&self.exposed()?.ok_or(Errno::NODEV)?))
     }
@@ -223,8 +235,12 @@ pub(crate) fn open_dir(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno
 /// Device and mount id, without a request to the server.
 pub(crate) fn identity(mount: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let stat = rustix::fs::statx(mount, "", flags, StatxFlags::MNT_ID)?;
-    Ok((rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_mnt_id))
+    Ok(numbers(&rustix::fs::statx(mount, "", flags, StatxFlags::MNT_ID)?))
+}
+
+/// Device and mount id of what was looked at.
+fn numbers(seen: &Statx) -> (u64, u64) {
+    (rustix::fs::makedev(seen.stx_dev_major, seen.stx_dev_minor), seen.stx_mnt_id)
 }
 
 /// Puts a mount over a directory.

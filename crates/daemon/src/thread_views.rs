@@ -163,7 +163,7 @@ impl Desk {
         let below = hall.dir.strip_prefix(&volume.location.mount).unwrap_or(&hall.dir);
         let below = below.iter().map(|name| name.as_bytes().to_vec()).collect();
         // A volume tells one of its commits, for which no file system raises events.
-        let of_all = table.upgrade().filter(|_| volume.mount().is_some());
+        let of_all = table.upgrade().filter(|_| volume.is_image());
         let watcher = of_all.map(|table| table.volumes.path_views.watcher()).unwrap_or_default();
         Arc::new_cyclic(|me| Desk {
             me: me.clone(),

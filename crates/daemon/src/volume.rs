@@ -203,7 +203,7 @@ impl OpenVolume {
     /// own content is seen by one of them: of a directory that is mounted onto itself, say.
     pub fn mount_points(&self, unprotected: &[HostPath], mounts: bool) -> Vec<Vec<u8>> {
         let guarded = self.guarded();
-        let ours = |m: &Mount| guarded.iter().any(|g| g.mount == m.id);
+        let ours = |m: &Mount| guarded.iter().any(|g| g.is(m));
         let table = mounts::here().unwrap_or_default();
         let seen = if mounts { seen(&table, &self.location.mount) } else { Vec::new() };
         let others = table.into_iter().filter(|m| !ours(m) && !seen.contains(&m.at));

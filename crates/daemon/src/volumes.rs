@@ -122,7 +122,7 @@ impl Volumes {
 
     /// The log-structured volumes that are mounted.
     pub(crate) fn mounted(&self) -> Vec<Arc<OpenVolume>> {
-        self.all().into_iter().filter(|volume| volume.mount().is_some()).collect()
+        self.all().into_iter().filter(|volume| volume.is_image()).collect()
     }
 
     /// A log-structured volume is mounted.
@@ -302,8 +302,8 @@ impl Volumes {
         let (guarded, mounted) = (self.all_guarded(), self.mounted());
         // Another daemon, or whatever has its name, is never asked: it may not answer.
         let is_own = |m: &mounts::Mount| {
-            mounted.iter().any(|volume| volume.mount() == Some(m.id))
-                || guarded.iter().any(|(_, guarded)| guarded.mount == m.id)
+            mounted.iter().any(|volume| volume.is_mounted_as(m))
+                || guarded.iter().any(|(_, guarded)| guarded.is(m))
         };
         let of_stores = |m: &&mounts::Mount| elsewhere::is_local(m) || is_own(m);
         let mut found: Vec<Location> = Vec::new();

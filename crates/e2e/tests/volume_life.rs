@@ -53,6 +53,12 @@ impl<'a> Apart<'a> {
     }
 }
 
+/// The id of what is mounted there.
+fn mount_id(lab: &Lab, dir: &str) -> String {
+    let script = format!("findmnt -n -o ID --mountpoint {dir}");
+    lab.native(&script).ok().out.trim().to_owned()
+}
+
 impl Drop for Apart<'_> {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -102,6 +108,42 @@ fn a_volume_that_is_left_to_another_mount_namespace_is_served_there_until_it_is_
     apart.is_refused("echo lost > v/lost");
     v.mount();
     assert_eq!(v.sh("cat after; ls").ok().out, "after\nafter\n");
+}
+
+/// The kernel gives the id of a mount that is gone to the next one: neither is what has it now
+/// taken away, nor is it what was there before.
+#[test]
+fn a_mount_with_the_id_of_one_that_umount_has_taken_away_is_another_one() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    lab.write("g/file", "plain\n");
+    lab.do_systx(["mount", "g"]).ok();
+    let (apart, systx) = (Apart::new(&lab, "private"), lab.binary().display().to_string());
+    // They stay, so that each has another id.
+    let next = std::cell::Cell::new(0);
+    let has_its_id = |id: &str| {
+        (0..64).find_map(|_| {
+            let name = format!("t{}", next.replace(next.get() + 1));
+            lab.native(&format!("mkdir {name} && mount -t tmpfs tmpfs {name}")).ok();
+            (mount_id(&lab, &name) == id).then_some(name)
+        })
+    };
+    for what in ["v", "g"] {
+        let id = mount_id(&lab, what);
+        lab.native(&format!("umount {what}")).ok();
+        let Some(other) = has_its_id(&id) else {
+            skip!("its id went to a mount of another program");
+        };
+        lab.write(format!("{other}/file"), "other\n");
+        lab.native(&format!("cd {other} && {systx} run -- sh -c 'echo more >> file'")).ok();
+        assert!(apart.is_told_of_the_end_of(what));
+        assert_eq!(
+            (mount_id(&lab, &other), lab.read(format!("{other}/file"))),
+            (id, "other\nmore\n".into())
+        );
+    }
+    v.mount();
+    (0..next.get()).for_each(|n| drop(lab.native(&format!("umount -l t{n}")).ok()));
 }
 
 /// As what is guarded, below which the directory is.

@@ -142,7 +142,7 @@ impl Daemon {
             .map_err(|_| no())?;
         let is_dir = rustix::fs::FileType::from_raw_mode(seen.stx_mode.into()).is_dir();
         let all = self.table.volumes.all_guarded();
-        let found = all.iter().find(|(_, g)| g.mount == seen.stx_mnt_id).filter(|_| is_dir);
+        let found = all.iter().find(|(_, g)| g.has(&seen)).filter(|_| is_dir);
         let (volume, guarded) = found.ok_or_else(no)?;
         let path =
             std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).map_err(|_| no())?;

@@ -43,10 +43,10 @@ pub fn locate(
     // without asking that mount, which is served by this very process.
     let straight = !dir.components().any(|c| c == std::path::Component::ParentDir);
     let holder = mounts::holding(&table, dir).filter(|_| straight);
-    if let Some(below) = guarded.iter().find(|g| holder.is_some_and(|m| m.id == g.mount)) {
+    if let Some(below) = guarded.iter().find(|g| holder.is_some_and(|m| g.is(m))) {
         return Ok(on(&below.location));
     }
-    if let Some(there) = mounted.iter().find(|v| holder.is_some_and(|m| Some(m.id) == v.mount())) {
+    if let Some(there) = mounted.iter().find(|v| holder.is_some_and(|m| v.is_mounted_as(m))) {
         return Ok(there.location.clone());
     }
     let dir = std::fs::canonicalize(dir).map_err(|e| failed("find", dir, e))?;

@@ -4,6 +4,7 @@
 use super::{Location, Memory, OpenVolume, STALLS, Standing, failed, without_slash};
 use crate::hall::Hall;
 use crate::ledger::Ledger;
+use crate::mounts::Mount;
 use crate::protocol::Failure;
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
@@ -92,9 +93,16 @@ impl OpenVolume {
         })
     }
 
-    /// Of a log-structured volume: its mount.
-    pub(crate) fn mount(&self) -> Option<u64> {
-        self.image.as_ref().map(|image| image.mount)
+    /// Whether it is a log-structured volume.
+    pub(crate) fn is_image(&self) -> bool {
+        self.image.is_some()
+    }
+
+    /// Whether it is a log-structured volume, and this mount of a table shows it; see
+    /// [`crate::served::ServedMount::is`].
+    pub(crate) fn is_mounted_as(&self, mount: &Mount) -> bool {
+        let image = self.image.as_ref();
+        image.is_some_and(|image| (mount.dev, mount.id) == (self.location.dev, image.mount))
     }
 
     /// Threads have transactions in it from now on.
