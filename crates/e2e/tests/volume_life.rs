@@ -1,11 +1,13 @@
 //! A volume at the edges of its life as a mount: other mount namespaces, a volume that has stopped,
 //! commands that come at once, and commands about it while programs work in it.
 
+use rustix::process::Signal;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use systx_e2e::run::{Limits, finish};
+use std::time::Duration;
+use systx_e2e::run::{Limits, Running, finish};
 use systx_e2e::volume::Mounted;
 use systx_e2e::{CONFLICT, Finished, Fs, Lab, lab, skip};
 
@@ -98,7 +100,11 @@ fn a_volume_that_is_left_to_another_mount_namespace_is_served_there_until_it_is_
     let lab = lab!();
     let v = Mounted::new(&lab);
     let apart = Apart::new(&lab, "private");
+    let elsewhere = "not mounted in this mount namespace";
+    assert!(!lab.do_systx(["mount"]).ok().out.contains(elsewhere));
     lab.native("umount v").ok();
+    assert!(lab.do_systx(["mount"]).ok().out.contains(elsewhere));
+    assert!(!apart.sh(&format!("{} mount", lab.binary().display())).out.contains(elsewhere));
     apart.sh("echo after > v/after; sync v/after; cat v/after").ok();
     lab.native("mkdir w").ok();
     // Never two at once.
@@ -158,6 +164,32 @@ fn a_guarded_directory_that_another_mount_namespace_has_is_dead_there_and_the_us
     apart.is_refused("cat g/file");
     apart.sh("umount g && cat g/file").ok();
     assert_eq!(lab.read("g/file"), "plain\nthere\n");
+}
+
+/// The command that asks for the end of a mount is killed, at some moment: the volume is mounted or
+/// it is not, what was synced is there, and nobody is in the way of the next mount.
+#[test]
+fn a_umount_that_is_killed_is_done_or_not_and_loses_nothing() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    let mut killed = 0;
+    for n in 0..16u32 {
+        v.sh(&format!("echo {n} > f{n}; sync f{n}; head -c 2000000 /dev/urandom > bulk")).ok();
+        let mut umount = Running::start(lab.systx(["umount", "v"]), Limits::default());
+        // Somewhere on its way.
+        std::thread::sleep(Duration::from_millis(u64::from(n) * 3));
+        killed += u32::from(!umount.ended());
+        umount.signal(Signal::KILL);
+        umount.finish(&lab);
+        let again = lab.do_systx(["umount", "v"]);
+        assert!([0, 1].contains(&again.code), "{n}: {again}");
+        lab.until("it is closed", || lab.do_systx(["fsck", "image"]).code == 0);
+        v.mount();
+        let all: String = (0..=n).map(|n| format!("{n}\n")).collect();
+        let script = format!("for n in $(seq 0 {n}); do cat f$n; done; wc -c < bulk");
+        assert_eq!(v.sh(&script).ok().out, all + "2000000\n", "{n}");
+    }
+    assert!(killed > 0, "all had ended before");
 }
 
 /// As with systemd, where all mounts are shared: what goes with a mount is no use of it, and what

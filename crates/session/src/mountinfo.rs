@@ -28,6 +28,12 @@ pub struct Mount {
 }
 
 impl Mount {
+    /// It shows what has this `st_dev`.
+    #[must_use]
+    pub fn has(&self, dev: u64) -> bool {
+        self.dev == (rustix::fs::major(dev), rustix::fs::minor(dev))
+    }
+
     /// Nothing can be changed through it.
     #[must_use]
     pub fn is_read_only(&self) -> bool {

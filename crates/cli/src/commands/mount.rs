@@ -14,6 +14,7 @@ use systx_protocol::{
     FailureKind, ForThreads, GuardedDir, Holder, HostPath, MountVolume, Mounted, MountedVolume,
     Policy, Transport, Unmounted,
 };
+use systx_session::mountinfo;
 
 /// How long a change may be held if nobody says so.
 const STALL_MS: u64 = 500;
@@ -201,6 +202,8 @@ fn list(out: Out) -> Result<i32, Problem> {
         return Ok(0);
     }
     let mut text = String::new();
+    let mounts = std::fs::read("/proc/self/mountinfo").ok();
+    let mounts = mounts.and_then(|text| mountinfo::parse(&text).ok());
     for v in &volumes {
         let label = if v.label.is_empty() { String::new() } else { format!("  {:?}", v.label) };
         let at = v.snapshot.as_ref().map_or(String::new(), |name| format!("  snapshot {name:?}"));
@@ -211,8 +214,16 @@ fn list(out: Out) -> Result<i32, Problem> {
         });
         let dead = if v.dead { "  dead: systx umount takes it away" } else { "" };
         let stopped = v.stopped.as_ref().map_or(String::new(), |why| format!("  stopped: {why}"));
-        let line = format!("{}  volume in {}{label}{at}{how}{dead}{stopped}\n", v.dir, v.file);
-        text.push_str(&line);
+        let elsewhere = match &mounts {
+            Some(mounts) if !v.dead && !mounts.iter().any(|m| m.has(v.dev)) => {
+                "  not mounted in this mount namespace: systx umount ends it"
+            }
+            _ => "",
+        };
+        let (dir, file) = (&v.dir, &v.file);
+        text.push_str(&format!(
+            "{dir}  volume in {file}{label}{at}{how}{dead}{elsewhere}{stopped}\n"
+        ));
     }
     for g in &guarded {
         let routed = if g.routed { "  routed" } else { "" };
