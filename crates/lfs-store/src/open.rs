@@ -18,7 +18,7 @@ use systx_base::sync::{Mutex, rank};
 use systx_base::{Orders, Time};
 use systx_lfs::device::Device;
 use systx_lfs::format::{BLOCK, Ino, ROOT};
-use systx_lfs::{Clock, Error, Limits, Volume};
+use systx_lfs::{Clock, Error, Limits, Space, Volume};
 use systx_store::io::{Handle, HostId};
 use systx_store::record::{Commit, History, Users};
 use systx_store::{Forgotten, OpenError, Outcome, Outcomes, Ready, Reservation, ReserveError};
@@ -269,6 +269,13 @@ impl VolumeStore {
         let before = self.volume.space().used;
         self.tidy()?;
         Ok(before.saturating_sub(self.volume.space().used) * BLOCK as u64)
+    }
+
+    /// How full it is, without what transactions have dropped.
+    pub fn space(&self) -> Space {
+        // What cannot be removed now is counted.
+        drop(self.tidy());
+        self.volume.space()
     }
 
     /// Writes everything, and a last checkpoint of the log.

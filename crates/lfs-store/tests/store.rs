@@ -666,3 +666,15 @@ impl systx_store::Outcomes for Yes {
         systx_store::Outcome::Committed
     }
 }
+
+#[test]
+fn what_a_transaction_has_dropped_is_free_for_whoever_asks() {
+    let store = fresh();
+    let before = store.space().used;
+    let slot = store.stage().unwrap();
+    slot.write_at(&bytes(3, 2 << 20), 0).unwrap();
+    assert!(store.space().used >= before + 512);
+    drop(slot);
+    // The directory of slots has been written again.
+    assert!(store.space().used < before + 16);
+}

@@ -109,9 +109,13 @@ impl Base {
 
     /// What statfs(2) tells.
     pub fn statfs(&self) -> StatFs {
-        let (total, free) = (self.volume().space().total, self.free());
+        let space = match self {
+            Base::Live(store) => store.space(),
+            Base::Past(..) => self.volume().space(),
+        };
+        let free = space.free();
         StatFs {
-            blocks: total,
+            blocks: space.total,
             bfree: free,
             bavail: free,
             files: INO_MAX,
