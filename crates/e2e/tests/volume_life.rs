@@ -61,6 +61,17 @@ fn mount_id(lab: &Lab, dir: &str) -> String {
     lab.native(&script).ok().out.trim().to_owned()
 }
 
+/// Mounts until one has this id, if the next ones do: it is in the directory that is returned. They
+/// stay, so that each has another one.
+fn mount_with(lab: &Lab, id: &str, prefix: &str) -> Option<String> {
+    let script = format!(
+        "for n in $(seq 16); do d={prefix}$n; mkdir $d && mount -t tmpfs tmpfs $d || exit 1; \
+         [ $(findmnt -n -o ID --mountpoint $PWD/$d) != {id} ] || {{ echo $d; break; }}; done"
+    );
+    let found = lab.native(&script).ok().out.trim().to_owned();
+    (!found.is_empty()).then_some(found)
+}
+
 impl Drop for Apart<'_> {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -124,32 +135,30 @@ fn a_mount_with_the_id_of_one_that_umount_has_taken_away_is_another_one() {
     let v = Mounted::new(&lab);
     lab.write("g/file", "plain\n");
     lab.do_systx(["mount", "g"]).ok();
-    let (apart, systx) = (Apart::new(&lab, "private"), lab.binary().display().to_string());
-    // They stay, so that each has another id.
-    let next = std::cell::Cell::new(0);
-    let has_its_id = |id: &str| {
-        (0..64).find_map(|_| {
-            let name = format!("t{}", next.replace(next.get() + 1));
-            lab.native(&format!("mkdir {name} && mount -t tmpfs tmpfs {name}")).ok();
-            (mount_id(&lab, &name) == id).then_some(name)
-        })
-    };
-    for what in ["v", "g"] {
-        let id = mount_id(&lab, what);
-        lab.native(&format!("umount {what}")).ok();
-        let Some(other) = has_its_id(&id) else {
-            skip!("its id went to a mount of another program");
+    let systx = lab.binary().display().to_string();
+    for (what, remount) in [("v", "mount image v"), ("g", "mount g")] {
+        let taken = (0..8).find_map(|attempt| {
+            let apart = Apart::new(&lab, "private");
+            let id = mount_id(&lab, what);
+            lab.native(&format!("umount {what}")).ok();
+            let other = mount_with(&lab, &id, &format!("{what}{attempt}-"));
+            if other.is_none() {
+                lab.do_systx(["umount", what]).ok();
+                lab.do_systx(remount.split(' ')).ok();
+            }
+            other.map(|other| (apart, id, other))
+        });
+        let Some((apart, id, other)) = taken else {
+            skip!("the ids went to mounts of other programs");
         };
         lab.write(format!("{other}/file"), "other\n");
         lab.native(&format!("cd {other} && {systx} run -- sh -c 'echo more >> file'")).ok();
         assert!(apart.is_told_of_the_end_of(what));
-        assert_eq!(
-            (mount_id(&lab, &other), lab.read(format!("{other}/file"))),
-            (id, "other\nmore\n".into())
-        );
+        assert_eq!(mount_id(&lab, &other), id);
+        assert_eq!(lab.read(format!("{other}/file")), "other\nmore\n");
     }
     v.mount();
-    (0..next.get()).for_each(|n| drop(lab.native(&format!("umount -l t{n}")).ok()));
+    lab.native("umount -l [vg]?-*").ok();
 }
 
 /// As what is guarded, below which the directory is.
