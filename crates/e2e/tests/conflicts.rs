@@ -650,6 +650,9 @@ fn names_in(dir: &Path) -> BTreeSet<String> {
 #[test]
 fn a_watcher_outside_is_told_last_what_is_there() {
     let lab = lab!();
+    if lab.fs == Fs::Volume {
+        skip!("commits raise no events in a volume");
+    }
     let works = [
         "echo 1 > f",
         "echo 1 > n; mv n f",
