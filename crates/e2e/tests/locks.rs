@@ -272,6 +272,27 @@ lock.close()
 if not slow: said("changed")
 "#;
 
+/// Changes the number in a transaction, and has a program outside read it under the lock that is free
+/// again. The first one goes on to its end, the other one when it is told to.
+fn at_work_outside<'l>(lab: &'l Lab, there: &There<'_>, how: &str) -> (Dialogue<'l>, Dialogue<'l>) {
+    let update = lab.outside().join("update.py");
+    std::fs::write(&update, UPDATE).expect("a script");
+    let python = |mut command: Command, slow: &[&str], dir: PathBuf| {
+        command.arg(&update).arg(how).args(slow).current_dir(dir);
+        Dialogue::start(lab, command)
+    };
+    let command = match there.open {
+        Some(_) => lab.command("python3"),
+        None => lab.systx(["run", "--", "python3"]),
+    };
+    let mut inside = python(command, &[], there.dir());
+    inside.wait_for("changed");
+    let mut outside = python(lab.command("python3"), &["slow"], lab.path("d"));
+    outside.wait_for("read");
+    inside.send("\n");
+    (inside, outside)
+}
+
 /// What is changed under a lock in a transaction, and what a program outside changes that gets the
 /// lock before the commit, do not write over each other.
 #[test]
@@ -280,25 +301,11 @@ fn no_change_that_is_made_under_a_lock_is_lost_at_a_commit() {
     if find_program("python3").is_none() {
         skip!("no python3");
     }
-    let update = lab.outside().join("update.py");
-    std::fs::write(&update, UPDATE).expect("a script");
     let places = [Run(&[]), RunOver(&[]), RunOver(&["--fast-open"]), View(&[])];
     let how = ["flock", "record"];
     for (place, how) in Place::of(&lab, &places).flat_map(|place| how.map(|how| (place, how))) {
         let mut there = place.enter(&lab);
-        let python = |mut command: Command, slow: &[&str], dir: PathBuf| {
-            command.arg(&update).arg(how).args(slow).current_dir(dir);
-            Dialogue::start(&lab, command)
-        };
-        let command = match there.open {
-            Some(_) => lab.command("python3"),
-            None => lab.systx(["run", "--", "python3"]),
-        };
-        let mut inside = python(command, &[], there.dir());
-        inside.wait_for("changed");
-        let mut outside = python(lab.command("python3"), &["slow"], lab.path("d"));
-        outside.wait_for("read");
-        inside.send("\n");
+        let (inside, mut outside) = at_work_outside(&lab, &there, how);
         let (ended, slow) = std::thread::scope(|both| {
             let commit = both.spawn(|| {
                 let ended = inside.close();
@@ -332,7 +339,7 @@ fn is_in_nobodys_way(pid: u32) -> bool {
     children.is_ok_and(|pids| pids.is_empty()) && waits.is_ok_and(|what| what.contains("poll"))
 }
 
-/// Who ends a command that waits for a lock of a program outside ends that wait: of a run nothing
+/// The end of a command that waits for a lock of a program outside ends that wait: of a run nothing
 /// is committed, also when the lock is free; another transaction is there as it was.
 #[test]
 fn the_end_of_a_command_ends_its_wait_for_a_program_outside() {
@@ -341,26 +348,12 @@ fn the_end_of_a_command_ends_its_wait_for_a_program_outside() {
     if find_program("python3").is_none() {
         skip!("no python3");
     }
-    let update = lab.outside().join("update.py");
-    std::fs::write(&update, UPDATE).expect("a script");
     let signals = [Signal::INT, Signal::TERM, Signal::HUP, Signal::KILL];
     let places = [Run(&[]), View(&[])];
     for (place, signal) in Place::of(&lab, &places).flat_map(|p| signals.map(|signal| (p, signal)))
     {
         let there = place.enter(&lab);
-        let python = |mut command: Command, slow: &[&str], dir: PathBuf| {
-            command.arg(&update).arg("record").args(slow).current_dir(dir);
-            Dialogue::start(&lab, command)
-        };
-        let command = match there.open {
-            Some(_) => lab.command("python3"),
-            None => lab.systx(["run", "--", "python3"]),
-        };
-        let mut inside = python(command, &[], there.dir());
-        inside.wait_for("changed");
-        let mut outside = python(lab.command("python3"), &["slow"], lab.path("d"));
-        outside.wait_for("read");
-        inside.send("\n");
+        let (mut inside, mut outside) = at_work_outside(&lab, &there, "record");
         if let Some(open) = &there.open {
             inside.close().ok();
             inside = Dialogue::start(&lab, lab.systx(["commit", &open.id]));

@@ -62,8 +62,8 @@ pub fn tell_conflict(out: Out, c: &Conflict, suggest_retries: bool) {
     if is_own_output(&c.path) {
         // Each attempt does that again.
         out.hint(&format!(
-            "the output goes to that file past the transaction, since who started systx opened it; \
-             let the command open it: systx run -- sh -c 'CMD >> {}'",
+            "the output goes to that file past the transaction, since it was open before systx \
+             began; let the command open it: systx run -- sh -c 'CMD >> {}'",
             c.path
         ));
     } else if c.stale_only {
