@@ -2,6 +2,7 @@
 //! each case where it happens.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::Child;
 use systx_e2e::cases::{Guarded, eventually, line, started};
 use systx_e2e::lab::find_program;
@@ -198,7 +199,7 @@ fn a_begin_that_is_asked_for_when_the_daemon_is_killed_is_told_of_as_one_after_t
     for round in 0..2 {
         assert_eq!(line(&mut out), "ready", "round {round}: {}", lab.daemon_log());
         for pid in lab.daemons() {
-            stop(pid);
+            stop(&lab, pid);
         }
         say.write_all(b"\n").expect("it reads");
         // open, ioctl, openat
@@ -212,9 +213,19 @@ fn a_begin_that_is_asked_for_when_the_daemon_is_killed_is_told_of_as_one_after_t
     assert!(child.wait().expect("it ends").success());
 }
 
-fn stop(pid: u32) {
-    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).expect("a process");
-    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("it runs");
+/// Stops a process; none of its threads does anything any more when this returns.
+fn stop(lab: &Lab, pid: u32) {
+    let process = rustix::process::Pid::from_raw(pid.cast_signed()).expect("a process");
+    rustix::process::kill_process(process, rustix::process::Signal::STOP).expect("it runs");
+    let stands = |task: &Path| {
+        // One that has ended since does nothing either.
+        let stat = std::fs::read_to_string(task.join("stat"));
+        stat.map_or(true, |stat| stat.rsplit_once(") ").is_some_and(|(_, at)| at.starts_with('T')))
+    };
+    lab.until("it has stopped", || {
+        let mut tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
+        tasks.all(|task| stands(&task.expect("a thread").path()))
+    });
 }
 
 #[test]

@@ -116,7 +116,7 @@ impl Seat {
         let fd = open_dir(dir)?;
         let mut attach =
             abi::Attach { version: abi::VERSION, name_len: 0, routed: 0, name: [0; 52] };
-        let at = mount_of(&fd)?;
+        let at = mount_of(&fd, dir)?;
         ioctl(&fd, abi::ATTACH, &mut attach)?;
         let name = attach.name.get(..attach.name_len as usize).ok_or(Errno::PROTO)?;
         let root = open_dir(&at)?;
@@ -268,10 +268,15 @@ fn cover(tree: &OwnedFd, at: &Path) -> Result<(), Errno> {
     rustix::mount::move_mount(tree, c"", CWD, at, flags)
 }
 
-/// Where the guarded mount of a descriptor is.
-fn mount_of(fd: &OwnedFd) -> Result<PathBuf, Errno> {
+/// Where the guarded mount is that `fd` was opened in, by the path `dir`.
+///
+/// # Errors
+/// `ENOTTY`: it is none. `ENOTCONN`: it was taken away since: that is how the dead mount of a
+/// daemon goes when the next one has its own in place.
+fn mount_of(fd: &OwnedFd, dir: &Path) -> Result<PathBuf, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let id = rustix::fs::statx(fd, c"", flags, StatxFlags::MNT_ID)?.stx_mnt_id.to_string();
+    let number = rustix::fs::statx(fd, c"", flags, StatxFlags::MNT_ID)?.stx_mnt_id;
+    let id = number.to_string();
     let table = std::fs::read("/proc/thread-self/mountinfo").map_err(|_| Errno::IO)?;
     for line in table.split(|b| *b == b'\n') {
         let mut fields = line.split(|b| *b == b' ');
@@ -285,7 +290,9 @@ fn mount_of(fd: &OwnedFd) -> Result<PathBuf, Errno> {
         }
         return Ok(PathBuf::from(std::ffi::OsStr::from_bytes(&plain(at))));
     }
-    Err(Errno::NOTTY)
+    // The table has no mount either that the root directory lies in the midst of (chroot(2)).
+    let now = rustix::fs::statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID)?;
+    Err(if now.stx_mnt_id == number { Errno::NOTTY } else { Errno::NOTCONN })
 }
 
 /// Undoes the mount table's octal escapes.
@@ -311,5 +318,25 @@ mod tests {
     fn paths_of_the_mount_table_lose_their_escapes() {
         assert_eq!(plain(br"/a\040b\134c\"), br"/a b\c\");
         assert_eq!(plain(br"/\09"), br"/\09");
+    }
+
+    #[test]
+    fn a_mount_that_was_taken_away_since_is_told_from_one_that_is_not_guarded() {
+        let there = std::thread::spawn(|| {
+            if unshare(true).is_err() {
+                return println!("SKIPPED: only root can mount here");
+            }
+            let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+            rustix::mount::mount_change(c"/", private).unwrap();
+            let at = std::env::temp_dir();
+            assert_eq!(mount_of(&open_dir(&at).unwrap(), &at), Err(Errno::NOTTY));
+            let flags = rustix::mount::MountFlags::empty();
+            rustix::mount::mount(c"none", &at, c"tmpfs", flags, None).unwrap();
+            let fd = open_dir(&at).unwrap();
+            assert_eq!(mount_of(&fd, &at), Err(Errno::NOTTY));
+            rustix::mount::unmount(&at, rustix::mount::UnmountFlags::DETACH).unwrap();
+            assert_eq!(mount_of(&fd, &at), Err(Errno::NOTCONN));
+        });
+        there.join().unwrap();
     }
 }
