@@ -43,14 +43,22 @@ pub type Wait<'a> = dyn FnMut(BorrowedFd<'_>, Option<Duration>) -> bool + 'a;
 
 impl From<WireError> for Failure {
     fn from(e: WireError) -> Failure {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
         match e {
-            WireError::Closed => {
-                Failure::new(FailureKind::Internal, "the daemon ended while it was asked")
-            }
+            WireError::Closed => gone(),
+            // What it had not read yet when it ended.
+            WireError::Io(e) if matches!(e.kind(), BrokenPipe | ConnectionReset) => gone(),
             e @ WireError::Io(_) => Failure::new(FailureKind::Io, e.to_string()),
             e => Failure::new(FailureKind::Internal, e.to_string()),
         }
     }
+}
+
+fn gone() -> Failure {
+    Failure::new(FailureKind::Internal, "the daemon ended while it was asked").hint(
+        "what it had decided is finished by the next command, and of the rest nothing is done: \
+         `systx log` says what is committed or undone",
+    )
 }
 
 impl Client {
@@ -201,4 +209,27 @@ pub(crate) fn is_readable(stream: impl AsFd, limit: impl Into<Option<Duration>>)
     });
     // An error, also an interruption, is no answer: whoever asks looks again.
     poll(&mut [PollFd::new(&stream, PollFlags::IN)], limit.as_ref()).is_ok_and(|ready| ready > 0)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_ends_is_told_of_alike_whatever_it_had_read() {
+        for had_read in [None, Some(false), Some(true)] {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let daemon = std::thread::spawn(move || match had_read {
+                None => {}
+                // The end of a socket with something to read is an error at the other end.
+                Some(false) => while !is_readable(&theirs, Duration::from_secs(1)) {},
+                Some(true) => drop(wire::receive::<Request>(&theirs)),
+            });
+            let failure = Client::new(ours).unwrap_err();
+            daemon.join().unwrap();
+            assert_eq!(failure.message, "the daemon ended while it was asked", "{had_read:?}");
+            assert!(failure.hint.is_some_and(|hint| hint.contains("systx log")));
+        }
+    }
 }
