@@ -43,11 +43,15 @@ pub type Wait<'a> = dyn FnMut(BorrowedFd<'_>, Option<Duration>) -> bool + 'a;
 
 impl From<WireError> for Failure {
     fn from(e: WireError) -> Failure {
-        use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+        use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         match e {
             WireError::Closed => gone(),
-            // What it had not read yet when it ended.
-            WireError::Io(e) if matches!(e.kind(), BrokenPipe | ConnectionReset) => gone(),
+            // Before it could be asked, or in the midst of its answer.
+            WireError::Io(e)
+                if matches!(e.kind(), BrokenPipe | ConnectionReset | UnexpectedEof) =>
+            {
+                gone()
+            }
             e @ WireError::Io(_) => Failure::new(FailureKind::Io, e.to_string()),
             e => Failure::new(FailureKind::Internal, e.to_string()),
         }
@@ -215,21 +219,35 @@ pub(crate) fn is_readable(stream: impl AsFd, limit: impl Into<Option<Duration>>)
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     #[test]
-    fn a_daemon_that_ends_is_told_of_alike_whatever_it_had_read() {
-        for had_read in [None, Some(false), Some(true)] {
+    fn a_daemon_that_ends_is_told_of_alike_however_far_it_was() {
+        type Daemon = fn(UnixStream);
+        let ends: [(&str, Daemon); 4] = [
+            ("not asked", drop),
+            ("not read", |stream| while !is_readable(&stream, None) {}),
+            ("read", |stream| drop(wire::receive::<Request>(&stream))),
+            ("answered by half", |mut stream| {
+                drop(wire::receive::<Request>(&stream));
+                stream.write_all(&[200, 0, 0, 0, 0, 0, 0, 0, b'{']).unwrap();
+            }),
+        ];
+        for (how_far, daemon) in ends {
             let (ours, theirs) = UnixStream::pair().unwrap();
-            let daemon = std::thread::spawn(move || match had_read {
-                None => {}
-                // The end of a socket with something to read is an error at the other end.
-                Some(false) => while !is_readable(&theirs, Duration::from_secs(1)) {},
-                Some(true) => drop(wire::receive::<Request>(&theirs)),
-            });
-            let failure = Client::new(ours).unwrap_err();
-            daemon.join().unwrap();
-            assert_eq!(failure.message, "the daemon ended while it was asked", "{had_read:?}");
-            assert!(failure.hint.is_some_and(|hint| hint.contains("systx log")));
+            let asked = match how_far {
+                "not asked" => {
+                    daemon(theirs);
+                    Client::new(ours)
+                }
+                _ => std::thread::scope(|threads| {
+                    threads.spawn(|| daemon(theirs));
+                    Client::new(ours)
+                }),
+            };
+            let failure = asked.unwrap_err();
+            assert_eq!(failure.message, "the daemon ended while it was asked", "{how_far}");
+            assert!(failure.hint.is_some_and(|hint| hint.contains("systx log")), "{how_far}");
         }
     }
 }
