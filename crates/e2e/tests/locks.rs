@@ -369,14 +369,14 @@ fn the_end_of_a_command_ends_its_wait_for_a_program_outside() {
         assert_eq!(ended.code, 128 + signal.as_raw(), "{place:?}\n{ended}");
         if there.open.is_none() {
             lab.until("nothing is open", || lab.open_ids().is_empty());
-            assert!(
-                signal == Signal::KILL || ended.err.contains("ended while it waited"),
-                "{ended}"
-            );
+            // Of one that cannot say so any more, the time tells.
+            match signal {
+                Signal::KILL => assert!(begun.elapsed() < SOON, "{place:?}"),
+                _ => assert!(ended.err.contains("ended while it waited"), "{ended}"),
+            }
         } else {
             there.sh("echo more >>f1").ok();
         }
-        assert!(begun.elapsed() < SOON, "{place:?}, {signal:?}");
         outside.send("\n");
         outside.close().ok();
         assert_eq!(lab.read("d/f0"), "1", "{place:?}, {signal:?}");
@@ -410,15 +410,14 @@ fn commits_that_want_the_locks_of_each_other_all_come_to_their_end() {
                 command.arg(&both).arg(name).current_dir(there.dir());
                 Dialogue::start(&lab, command)
             };
-            let begun = Instant::now();
             let mut all: Vec<_> = (0..3).map(|n| run(format!("new{round}-{n}"))).collect();
             all.iter_mut().for_each(|run| drop(run.wait_for("changed")));
             all.iter_mut().for_each(|run| run.send("\n"));
+            // One that has waited for too long commits nothing, and says so.
             for run in all {
                 run.close().ok();
             }
             (0..3).for_each(|n| assert!(lab.has(format!("d/new{round}-{n}")), "{n} of {round}"));
-            assert!(begun.elapsed() < SOON, "{place:?}");
         }
         there.leave();
     }
