@@ -131,6 +131,8 @@ pub struct Txn {
     pub(crate) links: BTreeMap<Ino, i64>,
     /// Pages in memory.
     pub(crate) in_memory: u64,
+    /// It was seen to that there are segments for its next spill, if there can be.
+    pub(crate) may_spill: bool,
     /// Pages elsewhere.
     pub(crate) private: Option<Private>,
 }

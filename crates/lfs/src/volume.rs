@@ -303,9 +303,30 @@ impl Volume {
     ) -> Result<T> {
         let mut state = self.state.lock();
         state.flow.goes_on()?;
+        if 2 * txn.in_memory > state.limits.txn_pages_max && !txn.may_spill {
+            txn.may_spill = true;
+            self.make_room_to_spill(&mut state, txn.in_memory)?;
+        }
         let done = act(&mut state.ops(txn));
         self.tell_of_reads(&mut state);
         done
+    }
+
+    /// Whether a transaction has as much in memory as it may.
+    fn is_large(&self, txn: &Txn) -> bool {
+        txn.in_memory >= self.state.lock().limits.txn_pages_max
+    }
+
+    /// Makes room for so many blocks of a transaction that is larger than memory, and for as many
+    /// as it may have in memory beyond: no operation makes room, but each may take segments.  What
+    /// does not fit says so itself.
+    fn make_room_to_spill(&self, state: &mut Guard<'_, State>, blocks: u64) -> Result<()> {
+        let spare = 3 * u64::from(self.env.geometry.usable());
+        let blocks = blocks + state.limits.txn_pages_max + spare;
+        match self.make_room(state, Need::of(blocks)) {
+            Err(Error::NoSpace) => Ok(()),
+            done => done,
+        }
     }
 
     /// A file may have become worth to be written in order.
@@ -323,9 +344,18 @@ impl Volume {
     /// # Errors
     /// What `act` says, [`Error::NoSpace`], [`Error::Poisoned`]; then nothing has changed.
     pub fn plain<T>(&self, mut act: impl FnMut(&mut Ops<'_>) -> Result<T>) -> Result<T> {
+        let mut had = 0;
         loop {
             let mut txn = Txn::new();
-            let out = self.within(&mut txn, &mut act)?;
+            let done = self.within(&mut txn, &mut act);
+            let has = txn.in_memory + txn.spilled();
+            if matches!(done, Err(Error::NoSpace)) && self.is_large(&txn) && has > had {
+                had = has;
+                drop(txn);
+                self.make_room_to_spill(&mut self.state.lock(), had)?;
+                continue;
+            }
+            let out = done?;
             match self.commit_relaxed(txn) {
                 Err(Error::Conflict { .. } | Error::Removed(_)) => {}
                 Err(e) => return Err(e),
