@@ -75,7 +75,7 @@ impl VolumeStore {
         // Before its turn: the kernel may ask the volume.
         let open = self.tree.open_elsewhere(&commit.set);
         let _turn = self.flow.turn();
-        let (work, installed) = self.translate(lsn, (room.keep, &open), commit, beside)?;
+        let (work, installed) = self.translate(lsn, (room, &open), commit, beside)?;
         Ok((self.volume.commit_hidden(work, &mut room.promise)?, installed))
     }
 
@@ -83,11 +83,11 @@ impl VolumeStore {
     fn translate(
         &self,
         lsn: u64,
-        (keep, open): (bool, &HashSet<Ino>),
+        (room, open): (&Room, &HashSet<Ino>),
         commit: Commit,
         beside: &Beside<'_>,
     ) -> Result<(Txn, Installed), Failed> {
-        let mut txn = Txn::new();
+        let (keep, mut txn) = (room.keep, Txn::of(room.promise.as_ref()));
         let mut failed = None;
         let mut commit = commit;
         let done = self.volume.within(&mut txn, |ops| {

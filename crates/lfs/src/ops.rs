@@ -27,7 +27,8 @@ pub(crate) struct Maker<'a> {
     pub returned: &'a Returned,
     /// Pages that a transaction may have in memory.
     pub pages_max: u64,
-    /// Segments that no transaction may take.
+    /// Segments that no transaction may take: of the cleaner, of what waits to be written and of
+    /// what is promised to others.
     pub reserve: u32,
 }
 

@@ -189,13 +189,16 @@ impl State {
     pub fn ops<'a>(&'a mut self, txn: &'a mut Txn) -> Ops<'a> {
         self.tree.trim(OBJECTS);
         let now = (self.tree.env.clock)();
+        let others = self.flow.promised.blocks().saturating_sub(txn.own);
+        let reserved = self.obligations() + others;
+        let reserved = reserved.div_ceil(u64::from(self.tree.env.geometry.usable()));
         let maker = Maker {
             next_ino: &mut self.next_ino,
             usage: &mut self.usage,
             head: &self.head,
             returned: &self.returned,
             pages_max: self.limits.txn_pages_max,
-            reserve: RESERVE,
+            reserve: RESERVE.saturating_add(u32::try_from(reserved).unwrap_or(u32::MAX)),
         };
         Ops { tree: &mut self.tree, txn, maker: Some(maker), now }
     }

@@ -2,6 +2,7 @@
 
 use crate::format::{Head, Ino};
 use crate::object::{Attrs, Bytes, Link, Node, Place};
+use crate::promise::Promise;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use systx_base::sync::{Mutex, rank};
@@ -131,8 +132,10 @@ pub struct Txn {
     pub(crate) links: BTreeMap<Ino, i64>,
     /// Pages in memory.
     pub(crate) in_memory: u64,
-    /// It was seen to that there are segments for its next spill, if there can be.
-    pub(crate) may_spill: bool,
+    /// As many were in memory when room was last made for the next spill.
+    pub(crate) asked: u64,
+    /// Blocks that were promised to it.
+    pub(crate) own: u64,
     /// Pages elsewhere.
     pub(crate) private: Option<Private>,
 }
@@ -141,6 +144,11 @@ impl Txn {
     /// A transaction that has done nothing yet.
     pub fn new() -> Txn {
         Txn::default()
+    }
+
+    /// A transaction that a promise was made for, and that is committed by it.
+    pub fn of(promise: Option<&Promise>) -> Txn {
+        Txn { own: promise.map_or(0, Promise::blocks), ..Txn::default() }
     }
 
     /// Whether it would change nothing.

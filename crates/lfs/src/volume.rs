@@ -303,9 +303,11 @@ impl Volume {
     ) -> Result<T> {
         let mut state = self.state.lock();
         state.flow.goes_on()?;
-        if 2 * txn.in_memory > state.limits.txn_pages_max && !txn.may_spill {
-            txn.may_spill = true;
-            self.make_room_to_spill(&mut state, txn.in_memory)?;
+        // Others may take it until the spill: it is asked again whenever half of the rest is used.
+        let left = |pages| state.limits.txn_pages_max.saturating_sub(pages);
+        if 2 * left(txn.in_memory) <= left(txn.asked) + 1 {
+            txn.asked = txn.in_memory;
+            self.make_room_to_spill(&mut state, 0, txn.own)?;
         }
         let done = act(&mut state.ops(txn));
         self.tell_of_reads(&mut state);
@@ -320,13 +322,22 @@ impl Volume {
     /// Makes room for so many blocks of a transaction that is larger than memory, and for as many
     /// as it may have in memory beyond: no operation makes room, but each may take segments.  What
     /// does not fit says so itself.
-    fn make_room_to_spill(&self, state: &mut Guard<'_, State>, blocks: u64) -> Result<()> {
-        let spare = 3 * u64::from(self.env.geometry.usable());
-        let blocks = blocks + state.limits.txn_pages_max + spare;
-        match self.make_room(state, Need::of(blocks)) {
+    fn make_room_to_spill(
+        &self,
+        state: &mut Guard<'_, State>,
+        blocks: u64,
+        own: u64,
+    ) -> Result<()> {
+        let blocks = blocks + state.limits.txn_pages_max + self.spare();
+        match self.make_room(state, Need { own, ..Need::of(blocks) }) {
             Err(Error::NoSpace) => Ok(()),
             done => done,
         }
+    }
+
+    /// Blocks of the segments that a transaction which spills begins and does not fill.
+    fn spare(&self) -> u64 {
+        3 * u64::from(self.env.geometry.usable())
     }
 
     /// A file may have become worth to be written in order.
@@ -352,7 +363,7 @@ impl Volume {
             if matches!(done, Err(Error::NoSpace)) && self.is_large(&txn) && has > had {
                 had = has;
                 drop(txn);
-                self.make_room_to_spill(&mut self.state.lock(), had)?;
+                self.make_room_to_spill(&mut self.state.lock(), had, 0)?;
                 continue;
             }
             let out = done?;
@@ -411,6 +422,8 @@ impl Volume {
     pub fn promise(&self, blocks: u64) -> Result<Promise> {
         let mut state = self.state.lock();
         state.flow.goes_on()?;
+        let spills = blocks >= state.limits.txn_pages_max;
+        let blocks = blocks + if spills { self.spare() } else { 0 };
         self.make_room(&mut state, Need::of(blocks))?;
         Ok(state.flow.promised.give(blocks))
     }
@@ -488,7 +501,8 @@ impl Volume {
                 continue;
             }
             self.wait_for_writer(state)?;
-            if !state.tree.dirty_chunks.is_empty() || !state.pending.is_empty() {
+            let gives = !state.returned.lock().is_empty();
+            if gives || !state.tree.dirty_chunks.is_empty() || !state.pending.is_empty() {
                 checkpoint::write(state)?;
             } else if !(need.removes || state.has_capacity(need.blocks + need.spilled))
                 || !cleaner::round(state, need.blocks)?

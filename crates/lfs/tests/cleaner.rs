@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 use systx_lfs::device::{Cuts, SimDisk};
 use systx_lfs::format::{Ino, ROOT};
 use systx_lfs::fsck::check;
-use systx_lfs::{
-    CleanerThread, CostBenefit, Error, Greedy, Ops, Plan, Policy, Tended, Tending, Txn, Volume,
-};
+use systx_lfs::{CleanerThread, CostBenefit, Error, Greedy, Plan, Policy, Tended, Tending, Volume};
 
 /// A volume whose segments are half dead.
 fn worn() -> (Arc<SimDisk>, Volume, Vec<Ino>) {
@@ -119,47 +117,6 @@ fn nobody_notices_the_cleaner() {
     drop(volume);
     assert_eq!(check(disk.clone(), clock()).unwrap().findings, []);
     assert_eq!(tree(&open(disk).unwrap()), before);
-}
-
-/// Writes so many pages in one transaction: by one operation after the other, or by one call.
-fn write_at_once(volume: &Volume, pages: u64, steps: bool) -> Result<(), Error> {
-    let write = |ops: &mut Ops<'_>, of: std::ops::Range<u64>| {
-        let f = match ops.lookup(ROOT, b"new") {
-            Ok(link) => link.ino,
-            Err(_) => ops.create(ROOT, b"new", &file())?,
-        };
-        of.clone().try_for_each(|page| ops.write(f, page * 4096, &bytes(page, 4096)))
-    };
-    if !steps {
-        return volume.plain(|ops| write(ops, 0..pages));
-    }
-    let mut txn = Txn::new();
-    (0..pages).try_for_each(|page| volume.within(&mut txn, |ops| write(ops, page..page + 1)))?;
-    volume.commit(txn)
-}
-
-/// Of a volume in which little is free and much is dead a transaction that is larger than memory
-/// gets about as much as small ones do, for which room is made.
-#[test]
-fn room_is_made_for_what_is_larger_than_memory_as_for_others() {
-    let (disk, volume, files) = worn();
-    drop(volume);
-    let volume = open(Arc::new(disk.copy())).unwrap();
-    let write = |page: u64| {
-        commit(&volume, |ops| ops.write(files[0], (100 + page) * 4096, &bytes(page, 4096)))
-    };
-    let most = (0..).find(|page| write(*page).is_err()).unwrap();
-    for steps in [true, false] {
-        let copy = Arc::new(disk.copy());
-        let volume = open(copy.clone()).unwrap();
-        // It fills segments of its own, and the last of them in part.
-        let pages = most - 4 * u64::from(common::SEGMENT);
-        write_at_once(&volume, pages, steps).unwrap();
-        assert_eq!(tree(&volume)["/new"].content.len() as u64, pages * 4096);
-        assert!(matches!(write_at_once(&volume, 2 * most, steps), Err(Error::NoSpace)));
-        drop(volume);
-        assert_eq!(check(copy, clock()).unwrap().findings, []);
-    }
 }
 
 /// On a volume that is four fifths full every commit pays a little, and none has to wait for

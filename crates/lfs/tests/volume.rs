@@ -630,7 +630,7 @@ fn what_is_promised_to_one_commit_nobody_else_gets() {
         let full = (0..).map(fill).find_map(Result::err).unwrap();
         assert!(matches!(full, Error::NoSpace), "{full}");
         assert!(matches!(volume.promise(promised), Err(Error::NoSpace)));
-        let mut txn = Txn::new();
+        let mut txn = Txn::of(Some(&promise));
         volume
             .within(&mut txn, |ops| {
                 let f = ops.create(ROOT, b"promised", &file())?;

@@ -366,7 +366,7 @@ impl Ops<'_> {
         }
         let done = group.finish();
         done.write(&*env.dev)?;
-        self.txn.may_spill = false;
+        self.txn.asked = 0;
         // They are taken as long as the transaction is not decided: `Group` gives up what is full.
         private.segments.extend(&done.entered);
         private.segments.iter().for_each(|s| maker.usage.hold(*s));
