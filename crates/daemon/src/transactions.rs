@@ -239,8 +239,8 @@ impl Transactions {
         if let (false, Some(view)) = (committed, txn.path_view()) {
             view.lost();
         }
-        if !committed && txn.terms.lives == Lives::Command {
-            // The next may need the room at once.
+        if txn.terms.lives == Lives::Command {
+            // The next may need the room at once, and may execute a file that was committed.
             txn.parts().for_each(|part| part.view.discard());
         }
         txn.leave_path();

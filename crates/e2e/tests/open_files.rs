@@ -31,6 +31,20 @@ fn filled(path: &Path, with: &str, len: usize) {
     std::fs::write(path, with.repeat(len / with.len())).expect("write");
 }
 
+/// Also one that had no room in memory: nothing of systx has it open for writing any more.
+#[test]
+fn a_program_that_was_committed_can_be_executed_at_once() {
+    let lab = lab!();
+    for _ in 0..4 {
+        let mut shell = lab.shell(&[]);
+        shell.eval("cp /bin/true tool; head -c 70M /dev/zero >> tool");
+        // What is done beside the answer has this to write as well, and lasts the longer.
+        lab.native("head -c 100M /dev/zero > more").ok();
+        shell.exit(0).ok();
+        lab.native("./tool && rm tool").ok();
+    }
+}
+
 /// Files of all sizes, below and above those that are overwritten whoever has them open, and of
 /// those that go to the disk while the transaction runs.
 #[test]

@@ -169,9 +169,8 @@ pub(crate) struct Entry {
     /// Room for the installation.
     room: Option<Room>,
     footprint: Footprint,
+    /// But those whose files are in the tree.
     slots: Vec<SlotId>,
-    /// Slots whose files are in the tree.
-    gone: HashSet<SlotId>,
     segment: u32,
     after: Head,
     report: Option<ApplyReport>,
@@ -399,7 +398,7 @@ impl DirStore {
                     entry.phase = Phase::Applied;
                     entry.commit = None;
                     entry.room = None;
-                    entry.gone = gone.clone();
+                    entry.slots.retain(|slot| !gone.contains(slot));
                     entry.footprint.installed(&commit.set, &report.stamps, self.root);
                     entry.report = Some(report.clone());
                 }
@@ -478,6 +477,8 @@ impl DirStore {
             self.config.instance.boot,
         )
         .map_err(|e| failed(b"decision", e))?;
+        // A program among them can be executed as soon as nobody has it open for writing.
+        installed.gone.iter().for_each(|slot| self.ground.pool.release(*slot, true));
         Ok((report, installed.gone))
     }
 
@@ -579,7 +580,7 @@ impl DirStore {
         };
         for entry in done.into_values() {
             for slot in entry.slots {
-                self.ground.pool.release(slot, entry.gone.contains(&slot));
+                self.ground.pool.release(slot, false);
             }
         }
         Ok(())

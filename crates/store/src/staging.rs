@@ -2,9 +2,9 @@
 //! At commit a slot can become the file itself.
 //!
 //! A slot is *free* (empty, in the pool), *held* (a [`Slot`] value exists), or *committed* (a
-//! record in the journal refers to it, until the checkpoint after its installation). Dropping a
-//! held slot empties it and puts it back; a committed one is left alone. A crash leaves slots that
-//! nothing refers to: opening the store removes them.
+//! record in the journal refers to it, until the checkpoint after its installation; or until its
+//! file has its place in the tree). Dropping a held slot empties it and puts it back; a committed
+//! one is left alone. A crash leaves slots that nothing refers to: opening the store removes them.
 //!
 //! A held slot outlives the opening of the store in which it was taken: its file is locked for as
 //! long, and whoever opens the store, this process or another, leaves it alone.  To be committed it

@@ -19,7 +19,6 @@ use crate::prepare::{Prepared, drop_files, prepare};
 use crate::staging::Slot;
 use crate::super_block::{FORMAT, Super, Supers};
 use crate::writeset::{Content, SlotId, WriteSet};
-use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use systx_base::TxnId;
@@ -435,7 +434,6 @@ impl DirStore {
                 room: Some(room),
                 footprint,
                 slots,
-                gone: HashSet::new(),
                 segment: after[i].segment,
                 after: after[i],
                 report: None,

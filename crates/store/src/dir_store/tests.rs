@@ -5,7 +5,7 @@ use crate::testing::{run_beside as run, undo_beside as undo};
 use crate::writeset::Content;
 use crate::writeset::{Data, Extent};
 use crate::{Outside, Reservation, TxnKind, UndoError};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use systx_base::Time;
 
 /// A tree with one of everything that a transaction may meet.
@@ -521,6 +521,10 @@ fn slots_are_recycled_when_dropped_and_after_the_checkpoint() {
     let set = ws.done();
     let report = run(&store, 1, set);
     drop(slot);
+    // It is nobody's to write any more: the kernel executes no file that is open for that.
+    std::fs::set_permissions(s.path("f"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let refused = std::process::Command::new(s.path("f")).status().err();
+    assert_ne!(refused.and_then(|e| e.raw_os_error()), Some(libc::ETXTBSY));
     store.checkpoint().unwrap();
     assert_eq!(s.read("f"), b"becomes the file");
     assert_eq!(report.stamps.last().unwrap().unwrap().id, inode);
