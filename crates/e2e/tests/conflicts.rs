@@ -347,6 +347,36 @@ fn an_outside_edit_between_read_and_commit() {
     }
 }
 
+/// It may have failed because of that: a lock that it found, and that is given up since.
+#[test]
+fn a_command_that_fails_after_a_change_outside_has_lost() {
+    let lab = lab!();
+    let claim = "(set -C; echo run > lock)";
+    let begin = || {
+        lab.native("rm -rf *; echo outside > lock").ok();
+        let mut shell = lab.shell(&[]);
+        assert!(shell.try_eval(claim).is_some_and(|(_, code)| code != 0), "it is locked");
+        shell
+    };
+    begin().exit(3).expect(3);
+
+    let shell = begin();
+    lab.native("rm lock").ok();
+    let done = shell.exit(3).expect(CONFLICT);
+    assert!(done.err.contains(lab.path("lock").to_str().unwrap()), "{done}");
+
+    lab.write("lock", "outside\n");
+    let mut gate = Gate::new(&lab, "given-up");
+    let script = format!("{claim} && exit 0; {}; exit 3", gate.script);
+    let command = lab.systx(["run", "--retries", "1", "--", "bash", "-c", &script]);
+    let run = Running::start(command, Limits::default());
+    gate.wait_for_arrival();
+    lab.native("rm lock").ok();
+    gate.open();
+    run.finish(&lab).ok();
+    assert_eq!(lab.read("lock"), "run\n");
+}
+
 /// Who started it has opened the file, and it goes there at once: the message names the cause.
 #[test]
 fn a_run_that_reads_what_its_own_output_is_redirected_to_is_told_so() {

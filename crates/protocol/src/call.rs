@@ -142,7 +142,8 @@ calls! {
         /// The transaction is not there.  Reasons not to commit are outcomes.
         finish(Finish) -> Outcome as "outcome";
 
-        /// Why the transaction lost, if it did.
+        /// Why the transaction lost, if it did. Programs outside count as well, so its end has to
+        /// follow.
         ///
         /// # Errors
         /// The transaction is not there.

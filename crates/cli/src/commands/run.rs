@@ -343,11 +343,17 @@ impl Runner<'_> {
                 why => (End::Abort, why),
             });
         }
-        let succeeded = after.what_happened().code() == Some(0);
-        let end = match self.on_exit {
-            OnExit::Ask if !self.args.read_only => return self.ask(after),
-            OnExit::Keep => End::Keep,
-            OnExit::Commit if succeeded => End::Commit,
+        let end = match (self.on_exit, after.what_happened()) {
+            (OnExit::Ask, _) if !self.args.read_only => return self.ask(after),
+            (OnExit::Keep, _) => End::Keep,
+            (OnExit::Commit, Ended::Exited(0)) => End::Commit,
+            // It may have failed on what somebody outside has changed since.
+            (OnExit::Commit, Ended::Exited(_)) => {
+                return Ok(match self.doom(after.id)? {
+                    Why::Lost(None) => (End::Abort, Why::Asked),
+                    why => (End::Abort, why),
+                });
+            }
             _ => End::Abort,
         };
         Ok((end, Why::Asked))

@@ -123,7 +123,9 @@ impl Calls for Daemon {
     }
 
     fn doom(&self, _: &mut Asker, call: call::Doom) -> Result<Option<Conflict>, Failure> {
-        Ok(self.table.get(call.id)?.conflict(&*self.table))
+        let txn = self.table.get(call.id)?;
+        let _turn = self.table.turn(&txn)?;
+        Ok(txn.lost_by_now(&*self.table))
     }
 
     fn wait_for(&self, _: &mut Asker, call: call::WaitFor) -> Result<bool, Failure> {

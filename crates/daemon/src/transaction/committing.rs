@@ -149,6 +149,13 @@ impl Transaction {
         self.parts().for_each(|part| part.volume.vol.let_writers_in(self.id));
     }
 
+    /// What it has lost to, a change outside included that nobody has looked for yet. With a
+    /// conflict its end has to follow.
+    pub fn lost_by_now(&self, opponents: &dyn Opponents) -> Option<protocol::Conflict> {
+        let outside = || self.parts().find_map(|part| part.validate(opponents).0);
+        self.conflict(opponents).or_else(outside)
+    }
+
     /// Ends a transaction that has nothing to be written.
     pub fn pass(&self) {
         self.parts().for_each(|part| part.volume.vol.engine.abort(self.id));
