@@ -5,13 +5,14 @@
 
 mod common;
 
-use common::{BLOCKS, LIMITS, SEGMENT, bytes, clock, commit, file, fresh, open, tree};
+use common::{BLOCKS, LIMITS, SEGMENT, budget, bytes, clock, commit, file, fresh, open, tree};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use systx_base::mix;
-use systx_lfs::device::SimDisk;
+use systx_lfs::device::{Fault, SimDisk};
 use systx_lfs::format::{BLOCK, ROOT};
 use systx_lfs::fsck::check;
-use systx_lfs::{Error, Limits, Ops, Txn, Volume};
+use systx_lfs::{Error, Limits, Ops, Promise, Txn, Volume};
 
 /// A transaction that writes one page of its file after the other.
 struct Large {
@@ -215,4 +216,164 @@ fn two_larger_transactions_share_what_there_is() {
     drop(volume);
     assert_eq!(check(disk.clone(), clock()).unwrap().findings, []);
     assert_eq!(tree(&open(disk).unwrap())["/b"].content.len() as u64, len);
+}
+
+/// The first pages of a file.
+fn contents(name: &str, pages: u64) -> Vec<u8> {
+    (0..pages).flat_map(|page| content(name, page)).collect()
+}
+
+/// What is written after that is found by the commit, by an opening and by the cleaner.
+#[test]
+fn whoever_goes_on_after_a_write_that_failed_loses_nothing() {
+    const PAGES: u64 = 60;
+    for fails in 0.. {
+        let (disk, volume) = volume();
+        let mut large = Large::new("large");
+        large.write(&volume, 5, false).unwrap();
+        disk.fault(Fault::Fails(fails));
+        let mut failed = false;
+        while large.pages < PAGES {
+            if let Err(e) = large.write(&volume, 1, false) {
+                assert!(matches!(e, Error::Io(_)), "write {fails}: {e}");
+                failed = true;
+                disk.fault(Fault::None);
+            }
+        }
+        disk.fault(Fault::None);
+        volume.commit(large.txn).unwrap();
+        drop(volume);
+        let volume = open(disk.clone()).unwrap();
+        let small = |n: &u64| commit(&volume, |ops| write(ops, "small", *n..n + 1)).is_err();
+        (0..).find(small).unwrap();
+        assert!(tree(&volume)["/large"].content == contents("large", PAGES), "write {fails}");
+        drop(volume);
+        assert_eq!(check(disk, clock()).unwrap().findings, [], "write {fails}");
+        if !failed {
+            assert!(fails > 4, "{fails} writes");
+            return;
+        }
+    }
+}
+
+/// Two large transactions, and what others do beside them.
+struct Case {
+    volume: Volume,
+    large: [Large; 2],
+    promise: Option<Promise>,
+    /// Pages of the files that are committed.
+    there: BTreeMap<String, u64>,
+    refused: u64,
+    committed: u64,
+}
+
+impl Case {
+    fn committed(&mut self, name: &str, pages: u64) {
+        let there = self.there.entry(name.to_owned()).or_default();
+        *there = pages.max(*there);
+    }
+
+    /// What may be refused for want of room.
+    fn may_be(&mut self, done: Result<(), Error>) -> bool {
+        match done {
+            Ok(()) => true,
+            Err(Error::NoSpace) => {
+                self.refused += 1;
+                false
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    fn large(&mut self, draw: u64) {
+        let n = (draw >> 8) as usize % 2;
+        let name = self.large[n].name;
+        let new = |case: &mut Case| std::mem::replace(&mut case.large[n], Large::new(name));
+        match draw % 8 {
+            0 => drop(new(self)),
+            1 => {
+                let Large { txn, pages, .. } = new(self);
+                let done = match self.volume.commit(txn) {
+                    // Somebody has removed its file.
+                    Err(Error::Removed(_) | Error::Conflict { .. }) => return,
+                    done => done,
+                };
+                if self.may_be(done) && pages > 0 {
+                    self.committed += 1;
+                    self.committed(name, pages);
+                }
+            }
+            _ => {
+                let (more, at_once) = (1 + (draw >> 16) % 14, draw >> 32 & 1 == 0);
+                let done = self.large[n].write(&self.volume, more, at_once);
+                if !self.may_be(done) {
+                    drop(new(self));
+                }
+            }
+        }
+    }
+
+    fn small(&mut self, draw: u64) {
+        match draw % 8 {
+            0 => self.volume.sync().unwrap(),
+            1 => self.volume.checkpoint().unwrap(),
+            2 | 3 => {
+                let nth = (draw >> 8) as usize % self.there.len().max(1);
+                let Some(name) = self.there.keys().nth(nth).cloned() else { return };
+                self.volume.plain(|ops| ops.unlink(ROOT, name.as_bytes()).map(drop)).unwrap();
+                self.there.remove(&name);
+            }
+            4 => match self.promise.take() {
+                None => match self.volume.promise(48) {
+                    Ok(promise) => self.promise = Some(promise),
+                    Err(e) => assert!(!self.may_be(Err(e))),
+                },
+                promise => {
+                    let (mut txn, name) = (Txn::of(promise.as_ref()), format!("p{}", draw >> 60));
+                    self.volume.within(&mut txn, |ops| write(ops, &name, 0..3)).unwrap();
+                    let hidden = self.volume.commit_hidden(txn, &mut { promise }).unwrap();
+                    self.volume.show(hidden).unwrap();
+                    self.committed(&name, 3);
+                }
+            },
+            _ => {
+                let (name, pages) = (format!("f{}", draw >> 59), 1 + (draw >> 16) % 4);
+                let done = self.volume.plain(|ops| write(ops, &name, 0..pages));
+                if self.may_be(done) {
+                    self.committed(&name, pages);
+                }
+            }
+        }
+    }
+
+    fn is_there(&self, volume: &Volume) {
+        let found = tree(volume);
+        assert_eq!(found.len(), self.there.len() + 1);
+        for (name, pages) in &self.there {
+            assert!(found[&format!("/{name}")].content == contents(name, *pages), "{name}");
+        }
+    }
+}
+
+/// Nothing is refused but for want of room: what only removes and what was promised never.
+#[test]
+fn any_steps_beside_larger_transactions() {
+    let (mut refused, mut committed) = (0, 0);
+    for seed in 0..24 * budget() as u64 {
+        println!("seed {seed}");
+        let (disk, volume) = volume();
+        let (large, there) = ([Large::new("a"), Large::new("b")], BTreeMap::new());
+        let mut case = Case { volume, large, promise: None, there, refused: 0, committed: 0 };
+        for n in 0..300 {
+            let draw = mix(seed << 32 | n);
+            if draw >> 40 & 1 == 0 { case.large(draw) } else { case.small(draw) }
+        }
+        case.large = [Large::new("a"), Large::new("b")];
+        case.volume.checkpoint().unwrap();
+        case.is_there(&case.volume);
+        (refused, committed) = (refused + case.refused, committed + case.committed);
+        assert_eq!(check(disk.clone(), clock()).unwrap().findings, [], "seed {seed}");
+        case.is_there(&open(Arc::new(disk.copy())).unwrap());
+    }
+    assert!(refused > 0 && committed > 0, "{refused}, {committed}");
 }

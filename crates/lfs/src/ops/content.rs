@@ -365,11 +365,16 @@ impl Ops<'_> {
             }
         }
         let done = group.finish();
-        done.write(&*env.dev)?;
-        self.txn.asked = 0;
         // They are taken as long as the transaction is not decided: `Group` gives up what is full.
         private.segments.extend(&done.entered);
         private.segments.iter().for_each(|s| maker.usage.hold(*s));
+        let written = done.write(&*env.dev);
+        if written.is_err() {
+            // Who reads the segment finds nothing behind a piece that is missing.
+            private.head.offset = env.geometry.segment_blocks;
+        }
+        written?;
+        self.txn.asked = 0;
         for (target, place) in done.placed {
             if let Target::Page(ino, page) = target {
                 self.stage(ino, page, Staged::Spilled(place));
