@@ -7,7 +7,7 @@ use std::process::Child;
 use systx_e2e::cases::{Guarded, eventually, line, started};
 use systx_e2e::lab::find_program;
 use systx_e2e::run::{Limits, finish, ids};
-use systx_e2e::{Lab, lab, skip};
+use systx_e2e::{Fs, Lab, lab, skip};
 
 fn guarded(lab: &Lab) -> Guarded<'_> {
     Guarded::new(lab, env!("CARGO_BIN_EXE_systx-e2e-threads"))
@@ -57,6 +57,9 @@ fn threads_that_have_the_same_files_open_all_commit() {
 #[test]
 fn hundreds_of_threads_end_at_once() {
     let lab = lab!();
+    if lab.fs == Fs::Volume {
+        skip!("known fault: some of hundreds of threads that end at once in a volume hang");
+    }
     let guarded = guarded(&lab);
     finish(guarded.program("crowd", 0), Limits::seconds(90), &lab).ok();
 }
