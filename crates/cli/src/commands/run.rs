@@ -338,22 +338,14 @@ impl Runner<'_> {
         }
         // What the kernel still holds of shared mappings must be in the transaction before it ends.
         if let Err(errno) = after.started.sync() {
-            return Ok(match self.doom(after.id)? {
-                Why::Lost(None) => (End::Abort, Why::Sync(errno)),
-                why => (End::Abort, why),
-            });
+            return self.lost_or(after.id, Why::Sync(errno));
         }
         let end = match (self.on_exit, after.what_happened()) {
             (OnExit::Ask, _) if !self.args.read_only => return self.ask(after),
             (OnExit::Keep, _) => End::Keep,
             (OnExit::Commit, Ended::Exited(0)) => End::Commit,
             // It may have failed on what somebody outside has changed since.
-            (OnExit::Commit, Ended::Exited(_)) => {
-                return Ok(match self.doom(after.id)? {
-                    Why::Lost(None) => (End::Abort, Why::Asked),
-                    why => (End::Abort, why),
-                });
-            }
+            (OnExit::Commit, Ended::Exited(_)) => return self.lost_or(after.id, Why::Asked),
             _ => End::Abort,
         };
         Ok((end, Why::Asked))
@@ -382,6 +374,15 @@ impl Runner<'_> {
             Err(f) if f.kind == FailureKind::NotFound => Ok(Why::Elsewhere(f.message)),
             conflict => Ok(Why::Lost(conflict?)),
         }
+    }
+
+    /// Nothing is to be committed: because it has lost, or else for another reason.
+    fn lost_or(&mut self, id: TxnId, other: Why) -> Result<(End, Why), Problem> {
+        let why = match self.doom(id)? {
+            Why::Lost(None) => other,
+            why => why,
+        };
+        Ok((End::Abort, why))
     }
 
     fn finish(&mut self, after: &mut After, end: End, why: Why) -> Result<Attempt, Problem> {
